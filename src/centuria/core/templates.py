@@ -1,0 +1,78 @@
+"""Templates of prompts and rehearsals: `{Name}` is replaced, `{{` and `}}` are braces. Pure.
+
+A placeholder is one line between braces without quotes, colons or braces, so JSON in a prompt stays what it is. A name is
+looked up whole first ("Market Cap", "a.b"), then as a path through mappings and lists ("calc.rank", "rows.0.Price").
+`{name|json}` inserts the value as JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
+from typing import Any
+
+from centuria.errors import JobError
+
+_TOKEN = re.compile(r"\{\{|\}\}|\{([^{}\n\"':]*[^{}\n\"':\s][^{}\n\"':]*)\}")
+
+
+def placeholders(template: str) -> tuple[str, ...]:
+    """The names that a template asks for, each once, in order, without `|json`."""
+    names = (match[1].removesuffix("|json").strip() for match in _TOKEN.finditer(template) if match[1])
+    return tuple(dict.fromkeys(names))
+
+
+def fill(template: str, values: Mapping[str, Any]) -> str:
+    """The template with every placeholder replaced. Raises `JobError` naming one that has no value."""
+
+    def replace(match: re.Match[str]) -> str:
+        if match[1] is None:
+            return match[0][0]
+        name = match[1].removesuffix("|json").strip()
+        value = look_up(name, values)
+        if match[1].endswith("|json"):
+            return json.dumps(value, ensure_ascii=False)
+        return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+    return _TOKEN.sub(replace, template)
+
+
+def fill_all(value: Any, values: Mapping[str, Any]) -> Any:
+    """Fill every string inside a structure; a string that is one placeholder alone keeps the value's type."""
+    if isinstance(value, str):
+        whole = _TOKEN.fullmatch(value)
+        if whole and whole[1] and not whole[1].endswith("|json"):
+            return look_up(whole[1].strip(), values)
+        return fill(value, values)
+    if isinstance(value, Mapping):
+        return {key: fill_all(item, values) for key, item in value.items()}
+    if isinstance(value, Sequence):
+        return [fill_all(item, values) for item in value]
+    return value
+
+
+def look_up(name: str, values: Mapping[str, Any]) -> Any:
+    """The value behind a name or a path. Raises `JobError` with the nearest name that exists."""
+    if name in values:
+        return values[name]
+    current: Any = values
+    for part in name.split("."):
+        if isinstance(current, Mapping) and part in current:
+            current = current[part]
+        elif isinstance(current, list | tuple) and part.isdigit() and int(part) < len(current):
+            current = current[int(part)]
+        else:
+            raise JobError(f"The template asks for {{{name}}}, which does not exist.", remedy=nearest(name, values))
+    return current
+
+
+def nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    """A remedy sentence: the nearest right name, or the names that there are."""
+    names = [str(key) for key in known]
+    close = get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"Did you mean {{{close[0]}}}? Write {{{{ and }}}} for braces that are meant literally."
+    there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return f"There is: {there or 'nothing'}. Write {{{{ and }}}} for braces that are meant literally."

@@ -1,0 +1,419 @@
+"""The closed union of events, the record that wraps each, and their codec.
+
+A fact is journaled and never dropped; a delta may be dropped for a slow reader. Events are frozen data: they carry
+all that `apply` needs, so that the journal, folded, equals the live state. `at` inside an event is the scheduler's
+monotonic clock; `Record.at` is wall-clock time (seconds since 1970).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+from centuria.errors import JournalError
+from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter
+
+#: Raised when a reader of older code could misread a newer journal; new optional fields do not raise it.
+SCHEMA = 1
+
+
+# -- the run ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    run: str
+    name: str
+    model: str
+    rehearsal: bool
+    budget: Pico | None
+    agents: int
+    concurrency: int
+    version: str
+    kind: Literal["run_started"] = "run_started"
+
+
+@dataclass(frozen=True, slots=True)
+class RunResumed:
+    """`reused` tasks keep their outcome, `rerun` run (again), `in_doubt` calls had been sent and never ended."""
+
+    reused: int
+    rerun: int
+    in_doubt: int
+    budget: Pico | None
+    kind: Literal["run_resumed"] = "run_resumed"
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStarted:
+    phase: Literal["prepare", "work", "merge"]
+    kind: Literal["phase_started"] = "phase_started"
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnded:
+    status: Literal["ok", "partial", "failed", "budget", "cancelled"]
+    exit_code: int
+    cause: str = ""
+    kind: Literal["run_ended"] = "run_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """One sentence that the user should see, and what to do about it."""
+
+    text: str
+    level: Literal["info", "warning", "error"] = "info"
+    kind: Literal["notice"] = "notice"
+
+
+@dataclass(frozen=True, slots=True)
+class FileWritten:
+    """A result is on disk; `path` is relative to the run's folder."""
+
+    path: str
+    task: str | None = None
+    kind: Literal["file_written"] = "file_written"
+
+
+# -- the task graph --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskAdded:
+    """`spec` is the hash of all that makes the task's text; `index` is its place (and its agent's home slot)."""
+
+    task: str
+    index: int
+    spec: str
+    label: str = ""
+    needs: tuple[str, ...] = ()
+    parent: str | None = None
+    depth: int = 0
+    priority: int = 5
+    allow_failed: bool = False
+    kind: Literal["task_added"] = "task_added"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReady:
+    task: str
+    kind: Literal["task_ready"] = "task_ready"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskStarted:
+    task: str
+    epoch: int
+    kind: Literal["task_started"] = "task_started"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    task: str
+    outcome: Outcome
+    kind: Literal["task_ended"] = "task_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReset:
+    """A resume runs this task again; `epoch` is the one that it will run under (higher = begun afresh)."""
+
+    task: str
+    epoch: int
+    kind: Literal["task_reset"] = "task_reset"
+
+
+# -- slots -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LimitSet:
+    """A resource has this many slots from now on: `agents`, `model:NAME`, `server:SLUG` or `tool:SLUG__TOOL`."""
+
+    resource: str
+    limit: int
+    reason: str
+    kind: Literal["limit_set"] = "limit_set"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotQueued:
+    """A ticket waits; after `home_tries` home slots were found taken. `deadline` is None for no bound."""
+
+    ticket: int
+    resource: str
+    agent: str
+    index: int
+    priority: int
+    at: float
+    deadline: float | None = None
+    kind: Literal["slot_queued"] = "slot_queued"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotGranted:
+    """`waited` is in seconds; `tries` says how many home slots were tried (0: it came from the queue)."""
+
+    ticket: int
+    resource: str
+    slot: int
+    agent: str
+    at: float
+    waited: float = 0.0
+    tries: int = 0
+    kind: Literal["slot_granted"] = "slot_granted"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRejected:
+    """A ticket will never be granted: its deadline passed, or the queue was full."""
+
+    ticket: int
+    resource: str
+    agent: str
+    reason: str
+    at: float
+    kind: Literal["slot_rejected"] = "slot_rejected"
+
+
+@dataclass(frozen=True, slots=True)
+class SlotLeft:
+    """A ticket is gone: its slot is free, or its place in the queue."""
+
+    ticket: int
+    resource: str
+    at: float
+    kind: Literal["slot_left"] = "slot_left"
+
+
+# -- money -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CapSet:
+    """A node of the tree of caps; `parent` is None for the root, `cap` None for no cap of its own."""
+
+    node: str
+    parent: str | None
+    cap: Pico | None
+    kind: Literal["cap_set"] = "cap_set"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyQueued:
+    """The amount would fit once what is only reserved is released: it waits, in order."""
+
+    hold: int
+    node: str
+    amount: Pico
+    kind: Literal["money_queued"] = "money_queued"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyReserved:
+    hold: int
+    node: str
+    amount: Pico
+    kind: Literal["money_reserved"] = "money_reserved"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyRefused:
+    """It would not fit with nothing else reserved; `affordable` is what would. `limited_by` names the cap."""
+
+    hold: int
+    node: str
+    amount: Pico
+    affordable: Pico
+    limited_by: str
+    kind: Literal["money_refused"] = "money_refused"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneySettled:
+    """The reservation is over: `cost` was spent."""
+
+    hold: int
+    cost: Pico
+    kind: Literal["money_settled"] = "money_settled"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyHeld:
+    """The attempt was lost and its cost cannot be known: the whole reservation stays counted, apart."""
+
+    hold: int
+    kind: Literal["money_held"] = "money_held"
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyReleased:
+    """Nothing was spent, or the wait for money was given up."""
+
+    hold: int
+    kind: Literal["money_released"] = "money_released"
+
+
+# -- calls: the effect ledger ----------------------------------------------------------------------------------------
+
+CallKind = Literal["model", "tool"]
+#: done: there is a result · failed: surely over, no result · lost: may have been served, money is held ·
+#: unknown: a tool call that may have happened
+CallEnd = Literal["done", "failed", "lost", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class CallOpened:
+    """The row before the call: journaled before anything is sent. `attempt` counts from 1 for this key.
+
+    `hold` is the reservation that pays for it (None: it costs nothing); `rerun` says that sending it again is safe.
+    `name` is the model or the tool as the model sees it; `arguments` is a tool call's JSON text.
+    """
+
+    key: CallKey
+    attempt: int
+    call: CallKind
+    name: str
+    fingerprint: str
+    rerun: bool
+    hold: int | None = None
+    reserved: Pico = 0
+    arguments: str = ""
+    kind: Literal["call_opened"] = "call_opened"
+
+
+@dataclass(frozen=True, slots=True)
+class CallClosed:
+    """The row after it. Exactly one of `completion`, `result`, `error` says what came of it.
+
+    `partial` is text that had streamed before an attempt was lost.
+    """
+
+    key: CallKey
+    attempt: int
+    end: CallEnd
+    cost: Pico = 0
+    usage: Usage | None = None
+    completion: Completion | None = None
+    result: ToolResult | None = None
+    error: str = ""
+    partial: str = ""
+    first_token_s: float | None = None
+    total_s: float = 0.0
+    kind: Literal["call_closed"] = "call_closed"
+
+
+# -- tool servers ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ServerUp:
+    slug: str
+    server: str
+    tools: tuple[str, ...]
+    limit: int
+    kind: Literal["server_up"] = "server_up"
+
+
+@dataclass(frozen=True, slots=True)
+class ServerDown:
+    slug: str
+    server: str
+    reason: str
+    kind: Literal["server_down"] = "server_down"
+
+
+# -- deltas (never journaled) ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Text as it streams. A delta of a newer `attempt` supersedes those of older ones."""
+
+    task: str
+    turn: int
+    attempt: int
+    text: str
+    reasoning: bool = False
+    kind: Literal["text_delta"] = "text_delta"
+
+
+Fact = (
+    RunStarted
+    | RunResumed
+    | PhaseStarted
+    | RunEnded
+    | Notice
+    | FileWritten
+    | TaskAdded
+    | TaskReady
+    | TaskStarted
+    | TaskEnded
+    | TaskReset
+    | LimitSet
+    | SlotQueued
+    | SlotGranted
+    | SlotRejected
+    | SlotLeft
+    | CapSet
+    | MoneyQueued
+    | MoneyReserved
+    | MoneyRefused
+    | MoneySettled
+    | MoneyHeld
+    | MoneyReleased
+    | CallOpened
+    | CallClosed
+    | ServerUp
+    | ServerDown
+)
+Delta = TextDelta
+Event = Fact | Delta
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A fact in its place: `seq` counts from 1 without gaps, `at` is seconds since 1970."""
+
+    seq: int
+    at: float
+    event: Fact = field()
+
+
+@cache
+def _adapter() -> TypeAdapter[Any]:
+    from pydantic import Field, TypeAdapter
+
+    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
+
+
+KINDS: frozenset[str] = frozenset(event.__dataclass_fields__["kind"].default for event in get_args(Fact))
+
+
+def encode(event: Fact) -> bytes:
+    """The event as compact JSON. Text that is not valid Unicode (lone surrogates) must have been made safe before."""
+    return _adapter().dump_json(event)
+
+
+def decode(data: bytes | str) -> Fact:
+    """The event that `encode` wrote. Fields that this version does not know are ignored.
+
+    Raises `JournalError` where the bytes are no event of this schema.
+    """
+    try:
+        event: Fact = _adapter().validate_json(data)
+    except ValueError as error:
+        raise JournalError(f"A record of the journal cannot be read: {error}") from error
+    return event
+
+
+def fold(machine: Any, events: Iterable[Event]) -> None:
+    """Apply events, in order, to any machine with an `apply(event)` that ignores what is not its own."""
+    for event in events:
+        machine.apply(event)

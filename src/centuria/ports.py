@@ -1,0 +1,172 @@
+"""The four ports. Each has at least two real implementations, or it would be no port.
+
+    Model       model.client.ModelClient        testing.ScriptedModel
+    Transport   model.http.HttpTransport        model.rehearsal.RehearsalTransport
+    ToolHost    toolhost.McpToolHost            testing.LocalToolHost
+    Journal     journal.SqliteJournal           testing.MemoryJournal
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from centuria.events import Record
+from centuria.messages import CallKey, Completion, Message, ToolResult, ToolSpec
+
+# -- model -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChatRequest:
+    """One model call. `model` None is the run's model; `max_tokens` bounds the answer, reasoning included."""
+
+    messages: tuple[Message, ...]
+    tools: tuple[ToolSpec, ...] = ()
+    max_tokens: int = 16_000
+    model: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the key of the call, the node of the tree of caps that pays, and its place in queues."""
+
+    key: CallKey
+    node: str
+    index: int = 0
+    priority: int = 5
+
+
+class Model(Protocol):
+    """Everything that can answer a conversation."""
+
+    async def chat(self, request: ChatRequest, caller: Caller) -> Completion:
+        """Answer once, paying at most what was reserved.
+
+        A call that the journal holds as done is answered from it and nothing is sent. Deltas go to the stream.
+        Raises `ModelError`, `BudgetExceeded`.
+        """
+        ...
+
+
+# -- transport -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """`caller` never goes over the wire: doubles and recorders use it to know whose request this is."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    body: bytes = b""
+    connect_timeout: float = 10.0
+    caller: Caller | None = None
+
+
+class HttpResponse(Protocol):
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Names in lower case."""
+        ...
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The body, decompressed, as it arrives. Raises `ModelUnavailable` (kind "cut") when it breaks off."""
+        ...
+
+
+class Transport(Protocol):
+    """Bytes to an upstream and back; knows nothing of models."""
+
+    def send(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpResponse]:
+        """Send, and give the response once its headers are there; leaving early aborts the connection.
+
+        Raises `ModelUnavailable`: kind "connect" with `served=False` where surely nothing was sent, else "cut".
+        """
+        ...
+
+    async def aclose(self) -> None: ...
+
+
+# -- tools -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HostedTool:
+    """A tool of a connected server. `name` is what models see; `tool` is the server's own name for it.
+
+    `schema` is the original input schema: arguments are validated against it. `key` is the manifest key.
+    `rerun` is True where the operator trusts the tool to be read-only or idempotent.
+    """
+
+    name: str
+    slug: str
+    server: str
+    tool: str
+    description: str
+    schema: Mapping[str, Any]
+    key: str
+    limit: int
+    rerun: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ServerState:
+    """One line of the census of servers. `reason` says why it is not up ("" = it is)."""
+
+    slug: str
+    server: str
+    up: bool
+    tools: int = 0
+    limit: int = 1
+    reason: str = ""
+    detail: Mapping[str, Any] = field(default_factory=dict)
+
+
+class ToolHost(Protocol):
+    """The connected tool servers of a run."""
+
+    def catalogue(self) -> Sequence[HostedTool]:
+        """All tools, in an order that never changes between siblings."""
+        ...
+
+    def servers(self) -> Sequence[ServerState]: ...
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+        """Run one tool, `timeout` seconds from now at most. `name` is `HostedTool.name`.
+
+        A tool's own error is a value. Raises `ToolUnavailable` (surely not run), `OutcomeUnknown` (may have run),
+        `TimeoutError` (cancelled at the server, may have run).
+        """
+        ...
+
+
+# -- journal ---------------------------------------------------------------------------------------------------------
+
+
+class Journal(Protocol):
+    """Where facts become durable. One writer."""
+
+    def append(self, records: Sequence[Record]) -> None:
+        """Queue records, to be committed together or not at all. Never waits.
+
+        Raises `JournalError` once the journal has failed.
+        """
+        ...
+
+    async def durable(self, seq: int) -> None:
+        """Return when every record up to `seq` is on disk. Raises `JournalError`."""
+        ...
+
+    def read(self, *, after: int = 0) -> Iterable[Record]:
+        """The committed records with a higher number, in order."""
+        ...
+
+    async def aclose(self) -> None:
+        """Commit what is queued and close. Never loses what `append` accepted, short of an error that it raises."""
+        ...
