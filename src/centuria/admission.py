@@ -1,4 +1,4 @@
-"""The shells of what is scarce: wait for a slot, wait for money. They ask a pure core, publish its answer, and act on it."""
+"""The shells of what is scarce, slots and money: they ask a pure core, publish its answer, and act on it."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class Slots:
         deadline = None if patience is None else now + patience
         try:
             self._act(
-                self.table.ask(
-                    ticket, resource, agent, index=index, priority=priority, now=now, deadline=deadline
-                )
+                self.table.ask(ticket, resource, agent, index=index, priority=priority, now=now, deadline=deadline)
             )
             try:
                 async with asyncio.timeout(None if waiter.done() else patience):

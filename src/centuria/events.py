@@ -8,12 +8,13 @@ monotonic clock; `Record.at` is wall-clock time (seconds since 1970).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from centuria.errors import JournalError
-from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage
+from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage, safe_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
@@ -86,7 +87,10 @@ class FileWritten:
 
 @dataclass(frozen=True, slots=True)
 class TaskAdded:
-    """`spec` is the hash of all that makes the task's text; `index` is its place (and its agent's home slot)."""
+    """`spec` is the hash of all that makes the task's text; `index` is its place (and its agent's home slot).
+
+    `needs` are ids; `every` says that they were given as "*".
+    """
 
     task: str
     index: int
@@ -97,6 +101,7 @@ class TaskAdded:
     depth: int = 0
     priority: int = 5
     allow_failed: bool = False
+    every: bool = False
     kind: Literal["task_added"] = "task_added"
 
 
@@ -122,11 +127,26 @@ class TaskEnded:
 
 @dataclass(frozen=True, slots=True)
 class TaskReset:
-    """A resume runs this task again; `epoch` is the one that it will run under (higher = begun afresh)."""
+    """A resume runs this task again; `epoch` is the one that it will run under (higher = begun afresh),
+    `spec` its new text's hash where the job was edited."""
 
     task: str
     epoch: int
+    spec: str | None = None
     kind: Literal["task_reset"] = "task_reset"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryAsked:
+    """At 85 % of a limit the agent is asked, once, to say what it knows; `limit` names it. Kept so that a resumed
+    conversation is the same conversation.
+    """
+
+    task: str
+    epoch: int
+    turn: int
+    limit: str
+    kind: Literal["recovery_asked"] = "recovery_asked"
 
 
 # -- slots -----------------------------------------------------------------------------------------------------------
@@ -356,6 +376,7 @@ Fact = (
     | TaskStarted
     | TaskEnded
     | TaskReset
+    | RecoveryAsked
     | LimitSet
     | SlotQueued
     | SlotGranted
@@ -388,29 +409,91 @@ class Record:
 
 @cache
 def _adapter() -> TypeAdapter[Any]:
-    from pydantic import Field, TypeAdapter
+    from pydantic import ConfigDict, Field, TypeAdapter
 
-    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
+    # Infinity and NaN are no JSON, but a tool's numbers may hold them, and they must come back as they were.
+    config = ConfigDict(ser_json_inf_nan="constants")
+    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")], config=config)
 
 
 KINDS: frozenset[str] = frozenset(event.__dataclass_fields__["kind"].default for event in get_args(Fact))
 
+#: Parsed answers and tool results nested deeper than this are cut: the decoder reads 200 levels.
+DEPTH = 100
+CUT = "(nested too deeply to be kept; the text holds all of it)"
+
 
 def encode(event: Fact) -> bytes:
-    """The event as compact JSON. Text that is not valid Unicode (lone surrogates) must have been made safe before."""
-    return _adapter().dump_json(event)
+    """The event as compact JSON. Never fails for what a model or a tool wrote.
+
+    Lone surrogates become U+FFFD, structured values are cut below `DEPTH` levels, and what is no JSON value in
+    them becomes its text; everything else decodes to an equal event.
+    """
+    try:
+        if not _too_deep(_structured(event)):
+            return _adapter().dump_json(event)
+    except ValueError:  # pydantic's serialization errors are ValueErrors
+        pass
+    return _adapter().dump_json(_cleaned(event))
 
 
 def decode(data: bytes | str) -> Fact:
     """The event that `encode` wrote. Fields that this version does not know are ignored.
 
-    Raises `JournalError` where the bytes are no event of this schema.
+    Raises `JournalError` where the bytes are no event of this schema, or one of a kind that this version does
+    not know.
     """
+    from pydantic import ValidationError
+
     try:
         event: Fact = _adapter().validate_json(data)
-    except ValueError as error:
-        raise JournalError(f"A record of the journal cannot be read: {error}") from error
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        if first["type"] == "union_tag_invalid":
+            kind = str(first["ctx"]["tag"])[:80]
+            raise JournalError(
+                f"It is a fact of a kind that this version does not know: {kind!r}.",
+                remedy="Read it with the version of Centuria that wrote it.",
+            ) from None
+        place = "".join(f"{part}: " for part in first["loc"])
+        raise JournalError(f"It is no fact of this schema: {place}{first['msg']}.") from None
     return event
+
+
+def _structured(event: Fact) -> Any:
+    """The one part of an event whose shape others decide."""
+    if isinstance(event, TaskEnded):
+        return event.outcome.structured
+    if isinstance(event, CallClosed) and event.result is not None:
+        return event.result.structured
+    return None
+
+
+def _too_deep(value: Any) -> bool:
+    level = [value]
+    for _ in range(DEPTH):
+        below = [part for part in level if isinstance(part, dict | list | tuple)]
+        if not below:
+            return False
+        level = [child for part in below for child in (part.values() if isinstance(part, dict) else part)]
+    return any(isinstance(part, dict | list | tuple) for part in level)
+
+
+def _cleaned(value: Any, depth: int = DEPTH + 2) -> Any:
+    """The event, or a part of it, as JSON can hold it. The event and its outcome are two levels above the value."""
+    if value is None or isinstance(value, bool | int | float | Enum):
+        return value
+    if isinstance(value, str):
+        return safe_text(value)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{f.name: _cleaned(getattr(value, f.name), depth - 1) for f in fields(value)})
+    if not isinstance(value, dict | list | tuple):
+        return safe_text(str(value))
+    if depth <= 0:
+        return CUT
+    if isinstance(value, dict):
+        return {safe_text(str(name)): _cleaned(part, depth - 1) for name, part in value.items()}
+    return type(value)(_cleaned(part, depth - 1) for part in value)
 
 
 def fold(machine: Any, events: Iterable[Event]) -> None:

@@ -14,6 +14,19 @@ DOLLAR: Pico = 10**12
 Role = Literal["system", "user", "assistant", "tool"]
 
 
+def safe_text(text: str) -> str:
+    """The text as valid Unicode: halves of a surrogate pair side by side are joined, lone ones become U+FFFD.
+
+    For every door through which text of a model, a tool or a file comes in: what is kept inside can then be
+    sent, hashed and journaled as it is, and reads the same after a resume. NUL is left alone: JSON can hold it.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 @dataclass(frozen=True, slots=True)
 class ToolCall:
     """What the model asked for. `id` is echoed byte for byte and identifies nothing: ids repeat across turns.

@@ -1,9 +1,9 @@
 """The four ports. Each has at least two real implementations, or it would be no port.
 
-    Model       model.client.ModelClient        testing.ScriptedModel
-    Transport   model.http.HttpTransport        model.rehearsal.RehearsalTransport
-    ToolHost    toolhost.McpToolHost            testing.LocalToolHost
-    Journal     journal.SqliteJournal           testing.MemoryJournal
+Model       model.client.ModelClient        testing.ScriptedModel
+Transport   model.http.HttpTransport        model.rehearsal.RehearsalTransport
+ToolHost    toolhost.McpToolHost            testing.LocalToolHost
+Journal     journal.SqliteJournal           testing.MemoryJournal
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ class HostedTool:
     """A tool of a connected server. `name` is what models see; `tool` is the server's own name for it.
 
     `schema` is the original input schema: arguments are validated against it. `key` is the manifest key.
-    `rerun` is True where the operator trusts the tool to be read-only or idempotent.
+    `rerun` is True where the operator trusts the tool to be read-only or idempotent; `ask` where a call needs approval
+    first. `timeout` is in seconds, None for the run's own.
     """
 
     name: str
@@ -113,6 +114,8 @@ class HostedTool:
     key: str
     limit: int
     rerun: bool = False
+    ask: bool = False
+    timeout: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

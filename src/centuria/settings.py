@@ -159,7 +159,8 @@ class ScriptedTurn:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """The scripted model. `faults` maps a kind (`429`, `500`, `reset`, `stall`, `cut`, `rubbish`) to its share of calls.
+    """The scripted model. `faults` maps a kind (`429`, `500`, `reset`, `stall`, `cut`, `rubbish`) to its share of
+    calls.
 
     `tasks` are scripts for tasks by id; `turns` is the script of all others; `summary` that of the written merge.
     """

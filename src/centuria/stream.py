@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 
 from centuria.core.progress import Progress
@@ -43,7 +43,7 @@ class Subscription:
 
     def _shed(self, newest: Record | TextDelta) -> None:
         """Drop deltas; if facts alone fill the bound, drop all and remember that there is a gap."""
-        facts = deque(item for item in self._items if not isinstance(item, TextDelta))
+        facts: deque[Item] = deque(item for item in self._items if not isinstance(item, TextDelta))
         if len(facts) >= self._bound:
             facts.clear()
             self._lagged_to = newest.seq - 1 if isinstance(newest, Record) else self._lagged_to
@@ -76,15 +76,49 @@ class Subscription:
                 self._wake = None
 
 
-class Stream:
+class Feed:
+    """What readers of a run have: the fold so far, and a subscription to what follows."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self._readers: list[Subscription] = []
+
+    def relay(self, record: Record) -> None:
+        """Show a record that is kept already: this is how a second process watches a run."""
+        self.progress.record(record)
+        self._show([record])
+
+    def subscribe(self, *, bound: int = 10_000, deltas: bool = True) -> Subscription:
+        """A reader of everything from now on, holding at most `bound` items for it."""
+        reader = Subscription(bound, deltas=deltas)
+        self._readers.append(reader)
+        return reader
+
+    def unsubscribe(self, reader: Subscription) -> None:
+        if reader in self._readers:
+            self._readers.remove(reader)
+        reader._close()
+
+    def close(self) -> None:
+        """End every subscription after what it still holds."""
+        for reader in self._readers:
+            reader._close()
+        self._readers.clear()
+
+    def _show(self, items: Sequence[Record | TextDelta]) -> None:
+        for reader in self._readers:
+            for item in items:
+                reader._offer(item)
+
+
+class Stream(Feed):
     """Facts and deltas of one run. `clock` gives seconds since 1970; `seq` is the number of the last record."""
 
     def __init__(self, journal: Journal, *, clock: Callable[[], float], progress: Progress, seq: int = 0) -> None:
-        self.progress = progress
+        super().__init__(progress)
         self.seq = seq
         self._journal = journal
         self._clock = clock
-        self._readers: list[Subscription] = []
 
     def publish(self, *events: Event) -> int:
         """Number and journal the facts together, or not at all, then show everything to all readers.
@@ -108,27 +142,9 @@ class Stream:
             self.seq = seq
             for record in records:
                 self.progress.record(record)
-        for reader in self._readers:
-            for item in items:
-                reader._offer(item)
+        self._show(items)
         return seq
 
     async def durable(self, seq: int | None = None) -> None:
         """Return when everything up to `seq` (default: published so far) is on disk."""
         await self._journal.durable(self.seq if seq is None else seq)
-
-    def subscribe(self, *, bound: int = 10_000, deltas: bool = True) -> Subscription:
-        reader = Subscription(bound, deltas=deltas)
-        self._readers.append(reader)
-        return reader
-
-    def unsubscribe(self, reader: Subscription) -> None:
-        if reader in self._readers:
-            self._readers.remove(reader)
-        reader._close()
-
-    def close(self) -> None:
-        """End every subscription after what it still holds."""
-        for reader in self._readers:
-            reader._close()
-        self._readers.clear()

@@ -64,7 +64,9 @@ def look_up(name: str, values: Mapping[str, Any]) -> Any:
         elif isinstance(current, list | tuple) and part.isdigit() and int(part) < len(current):
             current = current[int(part)]
         else:
-            raise JobError(f"The template asks for {{{name}}}, which does not exist.", remedy=nearest(name, values))
+            raise JobError(
+                f"The template asks for {{{name}}}, which does not exist.", remedy=nearest(name, values)
+            )
     return current
 
 
@@ -76,3 +78,20 @@ def nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
         return f"Did you mean {{{close[0]}}}? Write {{{{ and }}}} for braces that are meant literally."
     there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
     return f"There is: {there or 'nothing'}. Write {{{{ and }}}} for braces that are meant literally."
+
+
+def find_json(text: str) -> Any:
+    """The one JSON value in a model's answer: the whole text, or what stands in a fence or between outer braces.
+
+    None where there is none.
+    """
+    stripped = text.strip()
+    fence = re.search(r"```(?:json)?\s*\n(.*?)\n\s*```", stripped, re.DOTALL)
+    start, end = stripped.find("{"), stripped.rfind("}")
+    candidates = [stripped, fence[1] if fence else "", stripped[start : end + 1] if 0 <= start < end else ""]
+    for candidate in candidates:
+        try:
+            return json.loads(candidate)
+        except (ValueError, RecursionError):
+            continue
+    return None

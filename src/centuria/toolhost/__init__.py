@@ -1,0 +1,6 @@
+"""MCP sessions: one owner task each, the warden of their processes. The only room that imports the MCP client."""
+
+from centuria.toolhost.host import McpToolHost
+from centuria.toolhost.launch import limit_of, limit_reason
+
+__all__ = ["McpToolHost", "limit_of", "limit_reason"]

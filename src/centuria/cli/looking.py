@@ -1,0 +1,150 @@
+"""show, runs, watch and cancel: look at runs through their journals, also while another process writes them."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from centuria.cli.running import runs_root
+from centuria.core.progress import Progress
+from centuria.errors import CenturiaError, ConfigurationError
+from centuria.events import TaskEnded
+from centuria.folder import RunFolder, find_run, list_runs
+from centuria.journal import JournalReader, post_command
+from centuria.messages import DOLLAR
+from centuria.stream import Feed
+from centuria.views import live, plain, text
+from centuria.views.words import clean
+
+
+def show(options: argparse.Namespace) -> int:
+    """`centuria show`: a run, or one task of it."""
+    folder = find_run(options.run, runs_root())
+    if options.task is not None:
+        return _show_task(folder, options.task, as_json=options.json)
+    progress, running = _read(folder)
+    if options.json:
+        print(json.dumps(text.as_json(progress) | {"folder": str(folder.path), "running": running}))
+    else:
+        print(text.show(progress, folder=str(folder.path)))
+    return 0
+
+
+def runs(options: argparse.Namespace) -> int:
+    """`centuria runs`: one line a run, the oldest first."""
+    for folder in list_runs(runs_root()):
+        line = _line(folder)
+        if options.json:
+            print(json.dumps(line))
+            continue
+        status = "running" if line["running"] else line["status"] or "broken off"
+        started = datetime.fromtimestamp(line["started"], UTC).strftime("%Y-%m-%d %H:%M") if line["started"] else "-"
+        counts = f"{line['ok']}/{line['tasks']} ok  ${line['cost']:.4f}{'  rehearsal' if line['rehearsal'] else ''}"
+        print(f"{folder.path.name}  {started}  {status:<10}  {counts}")
+    return 0
+
+
+def watch(options: argparse.Namespace) -> int:
+    """`centuria watch`: the live view of a run that another process works on."""
+    folder = find_run(options.run, runs_root())
+    with JournalReader(folder.journal) as reader:
+        progress = asyncio.run(_watch(reader))
+    print(text.summary(progress, folder=str(folder.path)), file=sys.stderr)
+    return 0
+
+
+def cancel(options: argparse.Namespace) -> int:
+    """`centuria cancel`: tell the process that works on a run to stop it, or one agent of it."""
+    folder = find_run(options.run, runs_root())
+    progress, running = _read(folder)
+    if not running:
+        raise ConfigurationError(f"Nothing works on {folder.path.name} now.", remedy="See what runs: centuria runs.")
+    if options.task is not None and options.task not in progress.tasks:
+        raise ConfigurationError(f"The run has no task {options.task!r}.", remedy="See them: centuria show RUN.")
+    command: dict[str, Any] = {"command": "cancel"}
+    if options.task is not None:
+        command["task"] = options.task
+    post_command(folder.path, command)
+    what = f"task {options.task}" if options.task is not None else "the run"
+    print(f"centuria: {what} will stop within a second; partial results are kept", file=sys.stderr)
+    return 0
+
+
+def _read(folder: RunFolder) -> tuple[Progress, bool]:
+    """The fold of a run so far, and whether a process works on it now."""
+    progress = Progress()
+    with JournalReader(folder.journal) as reader:
+        running = reader.writer is not None
+        for record in reader.records():
+            progress.record(record)
+    return progress, running
+
+
+def _line(folder: RunFolder) -> dict[str, Any]:
+    try:
+        progress, running = _read(folder)
+    except CenturiaError as error:
+        damaged: dict[str, Any] = {"run": folder.path.name, "status": "damaged", "cause": str(error), "running": False}
+        return damaged | {"started": None, "tasks": 0, "ok": 0, "cost": 0.0, "rehearsal": False}
+    return {
+        "run": folder.path.name,
+        "folder": str(folder.path),
+        "name": progress.name,
+        "model": progress.model,
+        "status": progress.status,
+        "running": running,
+        "started": progress.started_at,
+        "tasks": len(progress.tasks),
+        "ok": sum(1 for row in progress.tasks.values() if row.status == "ok"),
+        "cost": progress.money().spent / DOLLAR,
+        "rehearsal": progress.rehearsal,
+    }
+
+
+async def _watch(reader: JournalReader) -> Progress:
+    progress = Progress()
+    last = 0
+    for record in reader.records():  # what has been is not shown line by line
+        progress.record(record)
+        last = record.seq
+    feed = Feed(progress)
+    view = asyncio.create_task(live.live(feed) if sys.stderr.isatty() else plain.plain(feed))
+    try:
+        async for record in reader.follow(after=last):
+            feed.relay(record)
+    finally:
+        feed.close()
+        with suppress(Exception):
+            await view
+    return progress
+
+
+def _show_task(folder: RunFolder, task: str, *, as_json: bool) -> int:
+    """One task: its outcome, and each attempt at a model or tool call."""
+    with JournalReader(folder.journal) as reader:
+        calls = reader.calls(task=task)
+        known = [record.event for record in reader.records() if getattr(record.event, "task", None) == task]
+    ends = [event.outcome for event in known if isinstance(event, TaskEnded)]
+    if not known:
+        raise ConfigurationError(f"The run has no task {task!r}.", remedy="See them: centuria show RUN.")
+    outcome = ends[-1] if ends else None
+    if as_json:
+        from pydantic import TypeAdapter
+
+        print(TypeAdapter(dict[str, Any]).dump_json({"task": task, "outcome": outcome, "calls": calls}).decode())
+        return 0
+    status, cause = (outcome.status.value, outcome.cause) if outcome else ("not ended", "")
+    print(f"{task}: {status}" + (f" ({clean(cause, 400)})" if cause else ""))
+    for call in calls:
+        place = f"turn {call.turn} call {call.position} attempt {call.attempt}"
+        cost = f"  ${call.cost / DOLLAR:.6f}" if call.cost else ""
+        print(f"  {place}: {call.call} {call.name} {call.state}{cost}  {clean(call.error or '', 120)}".rstrip())
+    if outcome and outcome.text:
+        print()
+        print("".join(char for char in outcome.text if char.isprintable() or char in "\n\t"))
+    return 0

@@ -1,0 +1,206 @@
+"""The parser and the way out. Only the standard library is imported here, so that `--help` is quick."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from textwrap import dedent
+from typing import TYPE_CHECKING
+
+from centuria import __version__
+from centuria.errors import CenturiaError, ConfigurationError, GraphError
+
+if TYPE_CHECKING:
+    Commands = argparse._SubParsersAction[argparse.ArgumentParser]
+
+OK, NOT_OK, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
+
+_EPILOG = dedent("""\
+    examples:
+      centuria run examples/market-reports/job.toml          a job file; without a key, a rehearsal
+      centuria run "Compare the 20 largest banks" --tools mcp.json --budget 2
+      centuria map "Write a report on {Name}." companies.csv --id Symbol --out reports/
+      centuria resume last                                   only what had not finished
+      centuria doctor job.toml                               what is wrong, and the remedy
+
+    exit codes: 0 all ok, 1 some not ok, 2 usage or configuration, 3 budget, 130 interrupted
+    """)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command. Returns its exit code; only `--help`, `--version` and usage errors raise `SystemExit`."""
+    options = parser().parse_args(arguments)
+    try:
+        return _command(options.does)(options)
+    except (ConfigurationError, GraphError) as error:
+        return _say(error, USAGE)
+    except CenturiaError as error:
+        return _say(error, NOT_OK)
+    except KeyboardInterrupt:
+        print("centuria: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone: nobody is left to tell. Standard output is closed without a last flush.
+        sys.stderr.close()
+        return OK
+
+
+def _say(error: CenturiaError, code: int) -> int:
+    print(f"centuria: {error.message}", file=sys.stderr)
+    if error.remedy:
+        print(f"  {error.remedy}", file=sys.stderr)
+    return code
+
+
+def _command(does: str) -> Callable[[argparse.Namespace], int]:
+    module, _, name = does.partition(":")
+    command: Callable[[argparse.Namespace], int] = getattr(import_module(f"centuria.cli.{module}"), name)
+    return command
+
+
+def parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    top = argparse.ArgumentParser(
+        prog="centuria",
+        description="A hundred agents, one job: fan-out, MCP tools, one budget, an honest census, and resume.",
+        epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    top.add_argument("--version", action="version", version=f"centuria {__version__}")
+    commands = top.add_subparsers(metavar="COMMAND", required=True)
+    _add_running(commands)
+    _add_looking(commands)
+    _add_checking(commands)
+    return top
+
+
+def _add(commands: Commands, name: str, does: str, text: str, example: str) -> argparse.ArgumentParser:
+    command: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=text[0].upper() + text[1:] + ".",
+        epilog=f"example:\n  {example}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    command.set_defaults(does=does)
+    return command
+
+
+def _add_running(commands: Commands) -> None:
+    run = _add(commands, "run", "running:run", "run a job file, or one goal", "centuria run job.toml --budget 2 --yes")
+    run.add_argument("job", metavar="JOB", help="a job file (TOML), or a goal in words")
+    _job_flags(run)
+    spread = _add(
+        commands,
+        "map",
+        "running:map_rows",
+        "run one subagent for each row of a file",
+        'centuria map "Write a one-page report on {Name}." companies.csv --id Symbol --out reports/',
+    )
+    spread.add_argument("template", metavar="TEMPLATE", help="the prompt; {Column} is replaced by the row's value")
+    spread.add_argument("rows", metavar="ROWS", type=Path, help="a CSV (with a header) or JSONL file")
+    spread.add_argument("--id", metavar="COLUMN", help="the column that names each task (default: a hash of the row)")
+    spread.add_argument("--label", metavar="TEMPLATE", help="what a task is called in views, such as {Name}")
+    spread.add_argument("--limit", metavar="N", type=int, help="only the first N rows")
+    spread.add_argument("--schema", metavar="FILE", type=Path, help="a JSON Schema of each answer: makes a table")
+    _job_flags(spread)
+    resume = _add(
+        commands,
+        "resume",
+        "running:resume",
+        "go on with a run: only what had not finished",
+        "centuria resume last --only failed,budget --budget 10",
+    )
+    resume.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    resume.add_argument("--only", metavar="STATUS,..", help="only what ended so: failed,timeout,budget,...")
+    resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
+    _model_flags(resume)
+    _limit_flags(resume)
+    _view_flags(resume)
+
+
+def _job_flags(command: argparse.ArgumentParser) -> None:
+    _model_flags(command)
+    _limit_flags(command)
+    command.add_argument("--out", metavar="DIR", type=Path, help="this run's folder (default: runs/ID)")
+    command.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
+    _view_flags(command)
+
+
+def _model_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--model", metavar="NAME", help="the model, such as kimi-k2.5")
+    command.add_argument("--provider", metavar="NAME", help="moonshot, openai, anthropic, ollama, ... (see docs)")
+    command.add_argument(
+        "--base-url", metavar="URL", help="any OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
+    )
+    command.add_argument("--tools", metavar="FILE", type=Path, help="MCP servers: the mcpServers JSON of any host")
+
+
+def _limit_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--budget", metavar="DOLLARS", type=_budget, help="cap in dollars, or none (default: 5)")
+    command.add_argument("--agents", metavar="N", type=int, help="subagents at once (default: 100)")
+    command.add_argument("--concurrency", metavar="N", type=int, help="model calls at once (default: 100)")
+
+
+def _view_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--yes", action="store_true", help="do not ask before money is spent")
+    command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    command.add_argument("--quiet", action="store_true", help="no view while it runs")
+
+
+def _budget(text: str) -> float | bool:
+    """Dollars, or False for no cap."""
+    if text.lower() in ("none", "off", "no"):
+        return False
+    try:
+        return float(text.removeprefix("$"))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no amount: give dollars, such as 2.50, or none") from None
+
+
+def _add_looking(commands: Commands) -> None:
+    show = _add(commands, "show", "looking:show", "show a run: census, cost, tools, tasks", "centuria show last NVDA")
+    show.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    show.add_argument("task", metavar="AGENT", nargs="?", help="one task: its outcome and every call of it")
+    show.add_argument("--json", action="store_true", help="as JSON")
+    runs = _add(commands, "runs", "looking:runs", "list the runs below a folder", "centuria runs --json")
+    runs.add_argument("--json", action="store_true", help="as JSON lines")
+    watch = _add(commands, "watch", "looking:watch", "watch a run that another process works on", "centuria watch last")
+    watch.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    cancel = _add(commands, "cancel", "looking:cancel", "stop a run, or one agent of it", "centuria cancel last NVDA")
+    cancel.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
+
+
+def _add_checking(commands: Commands) -> None:
+    doctor = _add(
+        commands,
+        "doctor",
+        "checking:doctor",
+        "check key, base URL, model, price, and each MCP server",
+        "centuria doctor job.toml",
+    )
+    doctor.add_argument("job", metavar="JOB", nargs="?", help="a job file (default: only what the flags say)")
+    _model_flags(doctor)
+    doctor.add_argument("--offline", action="store_true", help="send nothing to the model's provider")
+    doctor.add_argument("--json", action="store_true", help="as JSON lines")
+    tools = _add(
+        commands,
+        "tools",
+        "checking:tools",
+        "list the tools of a job or of an mcp.json",
+        "centuria tools --tools mcp.json",
+    )
+    tools.add_argument("job", metavar="JOB", nargs="?", help="a job file")
+    tools.add_argument("--tools", metavar="FILE", type=Path, help="MCP servers: the mcpServers JSON of any host")
+    tools.add_argument("--json", action="store_true", help="as JSON lines")
+    _add(
+        commands,
+        "schema",
+        "checking:schema",
+        "print the JSON schema of the job file",
+        "centuria schema > job.schema.json",
+    )

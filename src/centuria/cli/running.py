@@ -1,0 +1,199 @@
+"""run, map and resume: start work, show it live, take Ctrl-C, and leave with the exit code of the census."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from centuria.config import LoadedJob, ModelChoice, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.errors import ConfigurationError
+from centuria.folder import find_run, register
+from centuria.launch import Launch, Origin, prepare, prepare_resume
+from centuria.messages import DOLLAR, Pico, Status
+from centuria.run import Report, Run
+from centuria.stream import Stream
+from centuria.swarm import RUNS, Place
+from centuria.views import live, plain, text
+from centuria.views.words import counted
+
+#: An answer longer than this goes to a file, and its path to standard output.
+_MOST_PRINTED = 20_000
+
+
+def runs_root() -> Path:
+    """The folder of runs: `CENTURIA_RUNS`, or `runs` below the current folder."""
+    return Path(os.environ.get("CENTURIA_RUNS") or RUNS)
+
+
+def run(options: argparse.Namespace) -> int:
+    """`centuria run`: a job file, or a goal in words."""
+    overrides = overrides_from(options)
+    if _is_job_file(options.job):
+        return _start(load_job(Path(options.job), overrides), options)
+    return _start(job_from_goal(options.job, overrides=overrides), options)
+
+
+def map_rows(options: argparse.Namespace) -> int:
+    """`centuria map`: one subagent a row."""
+    overrides = overrides_from(options, schema=options.schema, merge="table" if options.schema else None)
+    loaded = job_from_prompt(
+        options.template, options.rows, id=options.id, label=options.label, name=options.rows.stem, overrides=overrides
+    )
+    if options.limit is not None:
+        if options.limit < 1:
+            raise ConfigurationError("--limit must be 1 or more.")
+        loaded = replace(loaded, job=replace(loaded.job, tasks=loaded.job.tasks[: options.limit]))
+    return _start(loaded, options)
+
+
+def resume(options: argparse.Namespace) -> int:
+    """`centuria resume`: the rest of a run."""
+    overrides = overrides_from(options)
+    edited = load_job(options.job, overrides) if options.job is not None else None
+
+    def budget(cap: Pico | None) -> Pico | None:
+        if options.budget is None:
+            return cap
+        return None if options.budget is False else round(options.budget * DOLLAR)
+
+    def model(choice: ModelChoice) -> ModelChoice:
+        said = {"name": options.model, "provider": options.provider, "base_url": options.base_url}
+        return replace(choice, **{key: value for key, value in said.items() if value is not None})
+
+    launch = prepare_resume(
+        find_run(options.run, runs_root()),
+        os.environ,
+        only=_statuses(options.only),
+        edited=edited,
+        budget=budget,
+        tools_file=options.tools,
+        model=model,
+    )
+    limits = {key: getattr(options, key) for key in ("agents", "concurrency") if getattr(options, key) is not None}
+    launch = replace(launch, job=replace(launch.job, limits=replace(launch.job.limits, **limits)))
+    return _execute(launch, options)
+
+
+def overrides_from(options: argparse.Namespace, **more: Any) -> Overrides:
+    """What the flags say over a job file."""
+    names = ("model", "provider", "base_url", "budget", "agents", "concurrency", "tools")
+    return Overrides(**{name: getattr(options, name, None) for name in names}, **more)
+
+
+def _is_job_file(job: str) -> bool:
+    """A goal has spaces or is no file; what looks like a file and is not there is a mistake, not a goal."""
+    if job.endswith(".toml") or (len(job) < 4096 and "\n" not in job and Path(job).is_file()):
+        return True
+    if not job.strip():
+        raise ConfigurationError("The goal is empty.", remedy='Give a job file, or a goal: centuria run "Compare ...".')
+    return False
+
+
+def _statuses(only: str | None) -> frozenset[Status] | None:
+    if only is None:
+        return None
+    names = [name.strip() for name in only.split(",") if name.strip()]
+    wrong = [name for name in names if name not in list(Status)]
+    if wrong or not names:
+        there = ", ".join(Status)
+        raise ConfigurationError(f"--only {only!r} names no status.", remedy=f"There are: {there}.")
+    return frozenset(Status(name) for name in names)
+
+
+def _start(loaded: LoadedJob, options: argparse.Namespace) -> int:
+    run_id, folder = Place(runs_root(), options.out).new(loaded.job.name)
+    origin = Origin(
+        job_file=str(loaded.path.absolute()) if loaded.path else None,
+        tools_file=str(options.tools.absolute()) if options.tools else None,
+    )
+    launch = prepare(loaded, os.environ, run=run_id, folder=folder, rehearse=options.rehearse, origin=origin)
+    return _execute(launch, options)
+
+
+def _execute(launch: Launch, options: argparse.Namespace) -> int:
+    if launch.remark:
+        print(f"centuria: {launch.remark}", file=sys.stderr)
+    if not options.yes and not launch.rehearse and not _agreed(launch):
+        print("centuria: nothing was sent.", file=sys.stderr)
+        return 2
+    run = Run(launch)
+    report = asyncio.run(_show(run, options))
+    assert run.stream is not None
+    progress = run.stream.progress
+    if options.json:
+        print(json.dumps(text.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
+        return report.exit_code
+    print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
+    _print_answer(report)
+    return report.exit_code
+
+
+def _agreed(launch: Launch) -> bool:
+    """Ask a person; a script has said yes by being one."""
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        return True
+    cap = launch.job.limits.budget
+    most = "without a cap" if cap is None else f"for ${cap / DOLLAR:.2f} at most"
+    tasks = counted(len(launch.job.tasks), "task")
+    print(f"{tasks} on {launch.endpoint.model}, {most}. Go on? [Y/n] ", end="", file=sys.stderr)
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+
+
+async def _show(run: Run, options: argparse.Namespace) -> Report:
+    """Execute, with a view beside it and Ctrl-C turned into a clean stop."""
+    views: list[asyncio.Task[None]] = []
+
+    def begun(stream: Stream) -> None:
+        register(run.launch.folder, runs_root(), run.launch.run)
+        if not options.quiet:
+            view = live.live(stream) if sys.stderr.isatty() else plain.plain(stream)
+            views.append(asyncio.create_task(view))
+
+    _take_signals(run)
+    try:
+        return await run.execute(begun=begun)
+    finally:
+        for view in views:
+            with suppress(Exception):  # a broken terminal is no reason to lose a run
+                await view
+
+
+def _take_signals(run: Run) -> None:
+    """The first Ctrl-C stops the run and keeps what there is; the second ends the program there and then."""
+    interrupts = 0
+
+    def interrupted() -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts > 1:
+            os._exit(130)
+        print("\ncenturia: stopping; partial results are kept (Ctrl-C again: at once)", file=sys.stderr)
+        run.cancel(cause="interrupted")
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupted)
+
+
+def _print_answer(report: Report) -> None:
+    answer = report.answer.rstrip()
+    if len(answer) <= _MOST_PRINTED:
+        if answer:
+            print(answer)
+        return
+    name = "answer.md" if (report.folder / "answer.md").exists() else "table.csv"
+    print(_nice(report.folder / name))
+
+
+def _nice(path: Path) -> str:
+    """A path as one would type it: relative where it is below the current folder."""
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

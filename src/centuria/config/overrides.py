@@ -1,0 +1,74 @@
+"""What flags and the API say over a job file: written in the job file's own shape, so that the same checks
+hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Overrides:
+    """None is "not said". `budget` and `agent_budget` are dollars, False for no cap; `tools` is an
+    `mcpServers` file.
+
+    `limit` is the most rows that become tasks. `rows`, `tools` and `schema` are relative to the current
+    folder, not to the job file.
+    """
+
+    name: str | None = None
+    model: str | None = None
+    provider: str | None = None
+    base_url: str | None = None
+    key_env: str | None = None
+    budget: float | Literal[False] | None = None
+    agent_budget: float | Literal[False] | None = None
+    agents: int | None = None
+    concurrency: int | None = None
+    steps: int | None = None
+    max_tokens: int | None = None
+    rows: Path | None = None
+    limit: int | None = None
+    tools: Path | None = None
+    merge: str | None = None
+    schema: Path | None = None
+
+    def as_tables(self) -> dict[str, Any]:
+        """The same in the shape of a job file."""
+        job: dict[str, Any] = {"name": self.name, "max_tokens": self.max_tokens}
+        job["tools_file"] = _absolute(self.tools)
+        job["rows"] = _absolute(self.rows)
+        model: dict[str, Any] = {"name": self.model, "provider": self.provider}
+        model |= {"base_url": self.base_url, "key_env": self.key_env}
+        limits: dict[str, Any] = {
+            "budget": self.budget,
+            "agent_budget": self.agent_budget,
+            "agents": self.agents,
+            "concurrency": self.concurrency,
+            "steps": self.steps,
+        }
+        merge: dict[str, Any] = {"kind": self.merge, "schema": _absolute(self.schema)}
+        tables = {"job": job, "model": model, "limits": limits, "merge": merge}
+        written = {
+            name: {key: item for key, item in table.items() if item is not None}
+            for name, table in tables.items()
+        }
+        return {name: table for name, table in written.items() if table}
+
+
+def _absolute(path: Path | None) -> str | None:
+    return str(path.absolute()) if path is not None else None
+
+
+def merged(raw: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, the second one winning; another file of `rows` leaves the rest of their table."""
+    result = dict(raw)
+    for key, value in over.items():
+        old = result.get(key)
+        if key == "rows" and isinstance(old, Mapping) and isinstance(value, str):
+            value = {"file": value}
+        result[key] = merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return result

@@ -1,0 +1,96 @@
+"""A tool call's arguments: the model's JSON text, read strictly and held against the tool's own schema. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any, NoReturn
+
+from jsonschema import Draft202012Validator
+from jsonschema.exceptions import SchemaError, ValidationError
+from jsonschema.protocols import Validator
+from jsonschema.validators import validator_for
+from referencing import Registry
+from referencing.exceptions import Unresolvable
+
+from centuria.messages import safe_text
+
+#: Characters of arguments, beyond which they are not even read.
+MAX_ARGUMENTS = 1_000_000
+_MAX_COMPLAINTS = 5
+
+
+class BadArguments(ValueError):
+    """The arguments cannot be used; `str(error)` tells the model why."""
+
+
+def parse_arguments(text: str) -> dict[str, Any]:
+    """The JSON object that a model wrote; nothing at all is `{}`. Raises `BadArguments`."""
+    if len(text) > MAX_ARGUMENTS:
+        raise BadArguments(f"The arguments are longer than {MAX_ARGUMENTS:,} characters.")
+    if not text.strip():
+        return {}
+    try:
+        value = json.loads(text, parse_constant=_refuse_constant)
+        if safe_text(escaped := json.dumps(value, ensure_ascii=False)) != escaped:
+            value = json.loads(safe_text(escaped))
+    except RecursionError:
+        raise BadArguments("The arguments are nested too deeply.") from None
+    except ValueError as error:
+        raise BadArguments(f"The arguments are not valid JSON: {error}.") from None
+    if not isinstance(value, dict):
+        raise BadArguments(f"The arguments must be a JSON object, not {_kind(value)}.")
+    return value
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+class ArgumentCheck:
+    """A compiled schema: its own `$schema` dialect, else draft 2020-12; no remote references, no `format`.
+
+    A schema that is no schema holds nothing: the server itself must judge the arguments then.
+    """
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._validator: Validator | None = None
+        dialect = validator_for(dict(schema), default=Draft202012Validator)
+        try:
+            dialect.check_schema(dict(schema))
+            self._validator = dialect(dict(schema), registry=Registry())
+        except (SchemaError, RecursionError):
+            pass
+
+    def complaint(self, arguments: Mapping[str, Any]) -> str | None:
+        """What is wrong, with the place and what is expected there; None where all is well."""
+        if self._validator is None:
+            return None
+        try:
+            found = list(islice(_leaves(self._validator.iter_errors(arguments)), _MAX_COMPLAINTS))
+        except (Unresolvable, RecursionError):
+            return None  # it refers to what is not there, or to itself without end
+        return "; ".join(map(_describe, found)) or None
+
+
+def _leaves(errors: Iterator[ValidationError]) -> Iterator[ValidationError]:
+    """Where a schema has alternatives, what is wrong with the one that came closest."""
+    for error in errors:
+        best = error
+        while best.context:
+            best = min(best.context, key=lambda one: (-len(one.absolute_path), len(one.message)))
+        yield best
+
+
+def _describe(error: ValidationError) -> str:
+    message = error.message if len(error.message) <= 300 else error.message[:200] + " ... " + error.message[-90:]
+    if error.validator in ("required", "additionalProperties", "type", "enum"):
+        return f"at {error.json_path}: {message}"
+    expected = json.dumps({error.validator: error.validator_value}, default=str, ensure_ascii=False)
+    return f"at {error.json_path}: {message} (expected: {expected[:200]})"

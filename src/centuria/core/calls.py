@@ -1,0 +1,350 @@
+"""The effect ledger: one row before each model or tool call and one after it. Pure.
+
+A call that is done is never sent again: `find` gives its answer. A call in doubt was opened and never closed,
+because the process ended; `resolve_in_doubt` closes it so that the books can only over-count.
+
+    open attempt 1 .. n  ->  done      there is an answer, replayed from now on failed    surely over, without
+    an answer: the next attempt may go lost      may have been served; its reservation stays held; the next
+    attempt may go unknown   a tool call that may have happened: replayed as such, never sent again
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from datetime import date, time
+from decimal import Decimal
+from typing import Any
+
+from centuria.errors import FingerprintMismatch, JournalError
+from centuria.events import CallClosed, CallEnd, CallKind, CallOpened, Event, Fact, MoneyHeld, TaskReset
+from centuria.messages import CallKey, Completion, Pico, ToolEnd, ToolResult, Usage
+
+_IN_DOUBT = "The program ended before the answer came."
+_MAY_HAVE_HAPPENED = (
+    "Unknown outcome: this call was sent, and the program ended before the answer came. It may or may not "
+    "have happened. It was not sent again. Check what it would have changed before you call it again."
+)
+_ANSWERED: frozenset[CallEnd] = frozenset({"done", "unknown"})
+
+
+def canonical(value: Any) -> str:
+    """The one JSON text of a value: sorted keys, no spaces, ASCII. Raises `TypeError` if it has none."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Mapping):
+        return dict(value)
+    if isinstance(value, AbstractSet):
+        return sorted(value, key=canonical)
+    if isinstance(value, bytes):
+        return f"sha256:{hashlib.sha256(value).hexdigest()}"
+    if isinstance(value, date | time | Decimal):  # what TOML and CSV rows hold; a datetime is a date
+        return str(value)
+    raise TypeError(f"{type(value).__name__} has no canonical JSON.")
+
+
+def fingerprint(*parts: Any) -> str:
+    """SHA-256, in hex, of the canonical JSON of the parts: what a call is, for telling it from another."""
+    return hashlib.sha256(canonical(parts).encode()).hexdigest()
+
+
+def content_id(template: str, row: Mapping[str, Any], needs: Iterable[str]) -> str:
+    """The id of a task that was given none: 16 hex digits of its content. `needs` are a set."""
+    return fingerprint(template, row, sorted(set(needs)))[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskTotals:
+    """All calls of a task, earlier runs and epochs included.
+
+    `attempts` are model requests sent, `steps` those of them that were answered; `cost` and `held` in
+    pico-dollars.
+    """
+
+    attempts: int = 0
+    usage: Usage = field(default_factory=Usage)
+    cost: Pico = 0
+    held: Pico = 0
+    steps: int = 0
+
+
+@dataclass(slots=True)
+class _Row:
+    """All attempts of one call. `answer` is what is replayed, without its content once `forgotten`."""
+
+    fingerprint: str
+    attempts: int = 0
+    open: dict[int, CallOpened] = field(default_factory=dict)
+    answer: CallClosed | None = None
+    forgotten: bool = False
+
+    @property
+    def done(self) -> bool:
+        return self.answer is not None and self.answer.end == "done"
+
+
+@dataclass(slots=True)
+class _Task:
+    epoch: int = 0
+    totals: TaskTotals = field(default_factory=TaskTotals)
+    rows: dict[CallKey, _Row] = field(default_factory=dict)
+
+
+class CallLedger:
+    """What was sent, what came of it, and what is to be replayed.
+
+    A machine over `CallOpened`, `CallClosed` and `TaskReset`.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[str, _Task] = {}
+
+    # -- decisions -----------------------------------------------------------------------------------------
+
+    def find(self, key: CallKey, fingerprint: str) -> CallClosed | None:
+        """The answer to be replayed: a closure that is done or unknown. None: the call is to be sent.
+
+        Raises `FingerprintMismatch` where another call was opened under this key, `JournalError` where the
+        answer was forgotten.
+        """
+        row = self._row(key)
+        if row is None:
+            return None
+        self._check(key, row, fingerprint)
+        if row.answer is not None and row.forgotten:
+            raise JournalError(f"The answer of call {key} is no longer in memory.", remedy="Resume the run.")
+        return row.answer
+
+    def open(
+        self,
+        key: CallKey,
+        *,
+        call: CallKind,
+        name: str,
+        fingerprint: str,
+        rerun: bool,
+        hold: int | None = None,
+        reserved: Pico = 0,
+        arguments: str = "",
+    ) -> list[Fact]:
+        """`CallOpened` with the number of the next attempt; to be journaled before anything is sent.
+
+        Raises `FingerprintMismatch`, and `ValueError` for a call that is done: it would be paid twice.
+        """
+        row = self._row(key)
+        if row is not None:
+            self._check(key, row, fingerprint)
+            if row.done:
+                raise ValueError(f"Call {key} is done already: replay its answer.")
+        event = CallOpened(
+            key=key,
+            attempt=row.attempts + 1 if row else 1,
+            call=call,
+            name=name,
+            fingerprint=fingerprint,
+            rerun=rerun,
+            hold=hold,
+            reserved=reserved,
+            arguments=arguments,
+        )
+        self.apply(event)
+        return [event]
+
+    def close(
+        self,
+        key: CallKey,
+        attempt: int,
+        *,
+        end: CallEnd,
+        cost: Pico = 0,
+        usage: Usage | None = None,
+        completion: Completion | None = None,
+        result: ToolResult | None = None,
+        error: str = "",
+        partial: str = "",
+        first_token_s: float | None = None,
+        total_s: float = 0.0,
+    ) -> list[Fact]:
+        """`CallClosed`, once for each attempt; closing again gives `[]`.
+
+        An answer that comes when another attempt is done already is dropped and its money kept: it ends as
+        failed, or as lost where its usage is not known. Raises `ValueError` for an answer without content: it
+        could not be replayed.
+        """
+        row = self._row(key)
+        if row is None or attempt not in row.open:
+            return []
+        if end in _ANSWERED and (completion is None) == (result is None):
+            raise ValueError(f"Call {key} ended as {end} with neither or both of completion and result.")
+        if row.done and end in _ANSWERED:
+            end = "failed" if usage is not None or row.open[attempt].hold is None else "lost"
+            completion, result = None, None
+            error = "Too late: another attempt of this call was answered first."
+        event = CallClosed(
+            key=key,
+            attempt=attempt,
+            end=end,
+            cost=cost,
+            usage=usage,
+            completion=completion,
+            result=result,
+            error=error,
+            partial=partial,
+            first_token_s=first_token_s,
+            total_s=total_s,
+        )
+        self.apply(event)
+        return [event]
+
+    def in_doubt(self) -> list[CallOpened]:
+        """The attempts that were opened and not closed: in flight now, or in doubt after a crash."""
+        rows = (row for task in self._tasks.values() for row in task.rows.values() if row.open)
+        return [opened for row in rows for opened in row.open.values()]
+
+    def resolve_in_doubt(self) -> list[Fact]:
+        """After a crash: close every call in doubt, and hold its money for ever.
+
+        Model calls and tools that are safe to run again are lost, so their next attempt may go; other tools
+        are unknown, which the model is told. The caller folds the `MoneyHeld` facts into the `Ledger`.
+        """
+        facts: list[Fact] = []
+        for opened in self.in_doubt():
+            if opened.call == "model" or opened.rerun:
+                facts += self.close(opened.key, opened.attempt, end="lost", error=_IN_DOUBT)
+            else:
+                result = ToolResult(_MAY_HAVE_HAPPENED, ToolEnd.UNKNOWN)
+                facts += self.close(opened.key, opened.attempt, end="unknown", result=result)
+            if opened.hold is not None:
+                facts.append(MoneyHeld(opened.hold))
+        return facts
+
+    def forget(self, task: str) -> None:
+        """Drop the contents of an ended task's answers from memory; keys and totals stay."""
+        known = self._tasks.get(task)
+        for row in known.rows.values() if known else ():
+            if row.answer is not None and not row.forgotten:
+                row.answer = replace(row.answer, completion=None, result=None, partial="", error="")
+                row.forgotten = True
+
+    # -- facts ---------------------------------------------------------------------------------------------
+
+    def apply(self, event: Event) -> None:
+        match event:
+            case CallOpened():
+                self._opened(event)
+            case CallClosed():
+                self._closed(event)
+            case TaskReset(name, epoch):
+                task = self._tasks.setdefault(name, _Task())
+                task.epoch = max(task.epoch, epoch)
+            case _:
+                pass
+
+    def _opened(self, event: CallOpened) -> None:
+        task = self._tasks.setdefault(event.key.task, _Task())
+        task.epoch = max(task.epoch, event.key.epoch)
+        row = task.rows.setdefault(event.key, _Row(event.fingerprint))
+        row.attempts = max(row.attempts, event.attempt)
+        row.open[event.attempt] = event
+        if event.call == "model":
+            task.totals = replace(task.totals, attempts=task.totals.attempts + 1)
+
+    def _closed(self, event: CallClosed) -> None:
+        task, row = self._tasks.get(event.key.task), self._row(event.key)
+        opened = row.open.pop(event.attempt, None) if row else None
+        if task is None or row is None or opened is None:
+            return
+        if event.end in _ANSWERED and not row.done:
+            row.answer = event
+            row.forgotten = False
+        # Served, or maybe served, and nobody said at what cost: its reservation stays held.
+        held = event.end != "failed" and event.usage is None and event.cost == 0 and opened.hold is not None
+        task.totals = TaskTotals(
+            attempts=task.totals.attempts,
+            usage=_sum(task.totals.usage, event.usage),
+            cost=task.totals.cost + event.cost,
+            held=task.totals.held + (opened.reserved if held else 0),
+            steps=task.totals.steps + (opened.call == "model" and event.end == "done"),
+        )
+
+    # -- queries -------------------------------------------------------------------------------------------
+
+    def fingerprint_of(self, key: CallKey) -> str | None:
+        """The fingerprint that a call was first opened with, or None if it never was."""
+        row = self._row(key)
+        return row.fingerprint if row else None
+
+    def totals(self, task: str) -> TaskTotals:
+        known = self._tasks.get(task)
+        return known.totals if known else TaskTotals()
+
+    def epoch(self, task: str) -> int:
+        """The epoch that the task runs under: the highest one seen, 0 at first."""
+        known = self._tasks.get(task)
+        return known.epoch if known else 0
+
+    def last_key_done(self, task: str, epoch: int) -> bool:
+        """Whether every call of the newest turn of this epoch is done.
+
+        Then a rerun under the same epoch replays the whole conversation and ends as it ended: if that was no
+        good end, it must begin a new epoch.
+        """
+        known = self._tasks.get(task)
+        rows = {key: row for key, row in known.rows.items() if key.epoch == epoch} if known else {}
+        newest = max((key.turn for key in rows), default=None)
+        return newest is not None and all(row.done for key, row in rows.items() if key.turn == newest)
+
+    def snapshot(self) -> dict[str, Any]:
+        """All of the state, comparable, but for contents, which may have been forgotten."""
+        return {
+            name: (
+                task.epoch,
+                task.totals,
+                {
+                    key: (
+                        row.fingerprint,
+                        row.attempts,
+                        dict(row.open),
+                        (row.answer.attempt, row.answer.end, row.answer.cost) if row.answer else None,
+                    )
+                    for key, row in task.rows.items()
+                },
+            )
+            for name, task in self._tasks.items()
+        }
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CallLedger) and self.snapshot() == other.snapshot()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def _row(self, key: CallKey) -> _Row | None:
+        task = self._tasks.get(key.task)
+        return task.rows.get(key) if task else None
+
+    @staticmethod
+    def _check(key: CallKey, row: _Row, fingerprint: str) -> None:
+        if row.fingerprint != fingerprint:
+            raise FingerprintMismatch(
+                f"The journal holds another call under {key}.",
+                remedy="The job, its tools or the program changed: run this task afresh, in a new epoch.",
+            )
+
+
+def _sum(total: Usage, more: Usage | None) -> Usage:
+    if more is None:
+        return total
+    return Usage(
+        prompt=total.prompt + more.prompt,
+        cached=total.cached + more.cached,
+        cache_written=total.cache_written + more.cache_written,
+        output=total.output + more.output,
+        reasoning=total.reasoning + more.reasoning,
+    )

@@ -1,0 +1,222 @@
+"""What a run is started from, kept in its folder so that it can be started again. Never a key."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from centuria import pricelist
+from centuria.config import LoadedJob, ModelChoice, NoKey, check_price, load_job, read_mcp_json, resolve
+from centuria.core.prices import Price
+from centuria.errors import ConfigurationError, JournalError
+from centuria.folder import RunFolder, file_stem
+from centuria.messages import Pico, Status
+from centuria.settings import Endpoint, Job, ToolServer
+
+_FILE = "job.json"
+_SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where a job came from, to read its tool servers again: their keys are not kept. Absolute paths."""
+
+    job_file: str | None = None
+    tools_file: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Going on with a broken or unsatisfying run: with all that is not ok, or with `only` these statuses."""
+
+    only: frozenset[Status] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """Everything that one run is composed from. `remark` is what the user should know before it starts."""
+
+    run: str
+    folder: RunFolder
+    job: Job
+    endpoint: Endpoint
+    price: Price | None
+    rehearse: bool
+    choice: ModelChoice = field(default_factory=ModelChoice)
+    prices: Mapping[str, Mapping[str, float]] | None = None
+    origin: Origin = field(default_factory=Origin)
+    resume: Resume | None = None
+    remark: str = ""
+
+    def save(self) -> None:
+        """Write `job.json` into the run's folder, without keys and without values that could be keys."""
+        servers = tuple(replace(server, env={}, headers={}) for server in self.job.servers)
+        saved = _Saved(
+            schema=_SCHEMA,
+            run=self.run,
+            job=replace(self.job, servers=servers),
+            choice=self.choice,
+            prices=dict(self.prices or {}),
+            origin=self.origin,
+            rehearse=self.rehearse,
+            secret_servers=tuple(server.slug for server in self.job.servers if server.env or server.headers),
+        )
+        self.folder.write(_FILE, _adapter().dump_json(saved, indent=1).decode())
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    schema: int
+    run: str
+    job: Job
+    choice: ModelChoice
+    prices: Mapping[str, Mapping[str, float]]
+    origin: Origin
+    rehearse: bool
+    secret_servers: tuple[str, ...]
+
+
+@cache
+def _adapter() -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(_Saved)
+
+
+def new_run_id(name: str, now: float) -> str:
+    """An id that sorts by time, tells the job's name, and never meets another: `20260131-142501-reports-3f9c`."""
+    stamp = datetime.fromtimestamp(now, UTC).strftime("%Y%m%d-%H%M%S")
+    return f"{stamp}-{file_stem(name)[:40].strip('-.') or 'run'}-{secrets.token_hex(2)}"
+
+
+def prepare(
+    loaded: LoadedJob,
+    env: Mapping[str, str],
+    *,
+    run: str,
+    folder: RunFolder,
+    rehearse: bool = False,
+    origin: Origin | None = None,
+) -> Launch:
+    """Check model, key and price, and decide whether this is a rehearsal: nothing is sent, nothing is written.
+
+    Raises `ConfigurationError` with its remedy.
+    """
+    if any(task.id == "merge" for task in loaded.job.tasks):
+        raise ConfigurationError(
+            "A task cannot have the id 'merge'.", remedy="It names the merge itself: choose another."
+        )
+    endpoint, price, remark, rehearse = _endpoint(loaded.job, loaded.model, loaded.prices, env, rehearse=rehearse)
+    return Launch(
+        run=run,
+        folder=folder,
+        job=loaded.job,
+        endpoint=endpoint,
+        price=price,
+        rehearse=rehearse,
+        choice=loaded.model,
+        prices=loaded.prices,
+        origin=origin or Origin(job_file=str(loaded.path.absolute()) if loaded.path else None),
+        remark=remark,
+    )
+
+
+def _endpoint(
+    job: Job,
+    choice: ModelChoice,
+    prices: Mapping[str, Mapping[str, float]],
+    env: Mapping[str, str],
+    *,
+    rehearse: bool,
+) -> tuple[Endpoint, Price | None, str, bool]:
+    """Where the run goes and what it costs there. A rehearsal needs no key, and reads none."""
+    resolved = resolve(choice, {} if rehearse else env)
+    remark = ""
+    if isinstance(resolved, NoKey):
+        endpoint = resolved.endpoint
+        if not rehearse:
+            remark = f"{resolved.text} This is a rehearsal: a scripted model, no cost. {resolved.remedy}"
+        rehearse = True
+    else:
+        endpoint = resolved
+    table = pricelist.load(prices)
+    if not rehearse:
+        check_price(endpoint, job.limits, table)
+    return endpoint, table.find(endpoint.provider, endpoint.model), remark, rehearse
+
+
+def prepare_resume(
+    folder: RunFolder,
+    env: Mapping[str, str],
+    *,
+    only: frozenset[Status] | None = None,
+    edited: LoadedJob | None = None,
+    budget: Callable[[Pico | None], Pico | None] = lambda cap: cap,
+    tools_file: Path | None = None,
+    model: Callable[[ModelChoice], ModelChoice] = lambda choice: choice,
+) -> Launch:
+    """A run's own settings again, with what the user changed. Raises `ConfigurationError`, `JournalError`."""
+    saved = _load(folder)
+    job = edited.job if edited is not None else saved.job
+    if edited is None:
+        job = replace(job, servers=_servers(saved, env, tools_file))
+    job = replace(job, limits=replace(job.limits, budget=budget(job.limits.budget)))
+    choice = model(edited.model if edited is not None else saved.choice)
+    prices = edited.prices if edited is not None else saved.prices
+    endpoint, price, remark, rehearse = _endpoint(job, choice, prices, env, rehearse=saved.rehearse)
+    if rehearse and not saved.rehearse:
+        raise ConfigurationError(f"This run was no rehearsal, and there is no key now. {remark}".strip())
+    return Launch(
+        run=saved.run,
+        folder=folder,
+        job=job,
+        endpoint=endpoint,
+        price=price,
+        rehearse=rehearse,
+        choice=choice,
+        prices=prices,
+        origin=saved.origin,
+        resume=Resume(only),
+        remark=remark,
+    )
+
+
+def _load(folder: RunFolder) -> _Saved:
+    try:
+        saved: _Saved = _adapter().validate_json(folder.read(_FILE))
+    except (OSError, ValueError) as error:
+        raise JournalError(
+            f"{folder.path / _FILE} cannot be read: {type(error).__name__}.",
+            remedy="Give the job again: centuria resume RUN --job job.toml.",
+        ) from error
+    if saved.schema > _SCHEMA:
+        raise JournalError("This run was made by a newer Centuria.", remedy="Upgrade: pip install -U centuria.")
+    return saved
+
+
+def _servers(saved: _Saved, env: Mapping[str, str], tools_file: Path | None) -> tuple[ToolServer, ...]:
+    """The run's tool servers, with their keys read again from where they were first written."""
+    servers = {server.slug: server for server in saved.job.servers}
+    again: list[ToolServer] = []
+    job_file = Path(saved.origin.job_file) if saved.origin.job_file else None
+    if tools_file is None and saved.origin.tools_file:
+        tools_file = Path(saved.origin.tools_file)
+    if saved.secret_servers or tools_file is not None:
+        if job_file is not None and job_file.is_file():
+            again += load_job(job_file, env=env).job.servers
+        if tools_file is not None:
+            again += read_mcp_json(tools_file, env)
+    servers |= {server.slug: server for server in again if server.slug in servers}
+    known = {server.slug for server in again}
+    missing = [slug for slug in saved.secret_servers if slug not in known]
+    if missing:
+        raise ConfigurationError(
+            f"The environment and headers of the tool servers {', '.join(missing)} are not kept in a run's folder.",
+            remedy="Give them again: centuria resume RUN --tools mcp.json, or --job job.toml.",
+        )
+    return tuple(servers.values())

@@ -1,0 +1,193 @@
+"""Many results become one: concatenated, as a table, or as a summary that the model writes. Pure."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from centuria.core.templates import fill
+from centuria.messages import Message, Outcome, Status
+from centuria.settings import Job, LeftOut, Task
+
+#: A cell that begins so is a formula to a spreadsheet.
+_FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_TOP = 10
+#: Bytes of a prompt that surely fit one token of context; English text needs about four a token.
+_BYTES_PER_TOKEN = 3
+
+SUMMARY_SYSTEM = """\
+You write the one answer of a job that many subagents worked on in parallel. Use only what their results say. Name \
+what is missing or failed; never invent a figure."""
+
+WRITTEN = """\
+Here are the results of {count} tasks of the job "{job}". Write its one answer: merge what they found, say where they \
+disagree, and name what is missing.
+
+{results}
+
+{failed}"""
+
+
+@dataclass(frozen=True, slots=True)
+class Results:
+    """What there is to merge, in the order of the tasks."""
+
+    job: Job
+    tasks: Sequence[Task]
+    outcomes: Mapping[str, Outcome]
+
+    def finished(self) -> list[tuple[Task, Outcome]]:
+        """The tasks that ended ok, with their outcomes."""
+        pairs = ((task, self.outcomes.get(task.id)) for task in self.tasks)
+        return [(task, end) for task, end in pairs if end is not None and end.status is Status.OK]
+
+    def unfinished(self) -> list[tuple[Task, Outcome | None]]:
+        pairs = ((task, self.outcomes.get(task.id)) for task in self.tasks)
+        return [(task, end) for task, end in pairs if end is None or end.status is not Status.OK]
+
+
+def report_text(task: Task, outcome: Outcome, text_property: str | None) -> str:
+    """The text of one result as it is written to its own file: Markdown, or the JSON that the schema asked for."""
+    if isinstance(outcome.structured, Mapping):
+        if text_property and isinstance(outcome.structured.get(text_property), str):
+            return _ending(str(outcome.structured[text_property]))
+        return "```json\n" + json.dumps(outcome.structured, ensure_ascii=False, indent=2) + "\n```\n"
+    return _ending(outcome.text)
+
+
+def concatenate(results: Results) -> str:
+    """All results one after the other under their names, then what is missing and why."""
+    parts = [
+        f"# {_title(task)}\n\n{report_text(task, end, results.job.merge.text)}" for task, end in results.finished()
+    ]
+    missing = failures(results)
+    if missing:
+        parts.append(f"# Missing\n\n{missing}\n")
+    return "\n".join(parts)
+
+
+def columns(results: Results) -> list[str]:
+    """The table's columns: the task's id, then the schema's properties in their order, without the long text."""
+    schema = results.job.merge.schema or {}
+    names = [name for name in schema.get("properties", {}) if name != results.job.merge.text]
+    return ["id", *(name for name in names if name != "id")]
+
+
+def rows(results: Results) -> list[dict[str, Any]]:
+    """One row for each result that ended ok."""
+    names = columns(results)
+    table = []
+    for task, end in results.finished():
+        values = end.structured if isinstance(end.structured, Mapping) else {}
+        table.append({"id": task.id, **{name: values.get(name) for name in names if name != "id"}})
+    return table
+
+
+def to_csv(results: Results) -> str:
+    """The table as CSV (RFC 4180, comma, UTF-8). Missing values are empty; texts never begin a formula."""
+    out = io.StringIO()
+    names = columns(results)
+    writer = csv.DictWriter(out, names, lineterminator="\r\n")
+    writer.writeheader()
+    for row in rows(results):
+        writer.writerow({name: _cell(row[name]) for name in names})
+    return out.getvalue()
+
+
+def to_markdown(results: Results, *, most: int | None = None) -> str:
+    """The table as Markdown, its first `most` rows."""
+    names = columns(results)
+    lines = ["| " + " | ".join(names) + " |", "|" + " --- |" * len(names)]
+    for row in rows(results)[:most]:
+        cells = (_cell(row[name]).replace("|", "\\|").replace("\n", " ") for name in names)
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def failures(results: Results) -> str:
+    """The tasks without a result, one line each, with the cause."""
+    lines = []
+    for task, end in results.unfinished():
+        status, cause = (end.status.value, end.cause) if end is not None else ("not run", "")
+        lines.append(f"- {_title(task)}: {status}" + (f" ({cause})" if cause else ""))
+    return "\n".join(lines)
+
+
+def variables(results: Results) -> dict[str, Any]:
+    """What a summary's prompt, and a rehearsal's scripted summary, may name."""
+    left_out = results.job.left_out
+    return {
+        "job": results.job.name,
+        "count": len(results.finished()),
+        "total": len(results.tasks),
+        "table": to_markdown(results),
+        "top": to_markdown(results, most=_TOP),
+        "rows": rows(results),
+        "left_out": _left_out(left_out),
+        "left_out_count": len(left_out),
+        "failed": failures(results) or "none",
+    }
+
+
+def summary_messages(results: Results, *, context: int) -> tuple[tuple[Message, ...], bool]:
+    """The conversation that asks for the written merge, and whether results had to be shortened to fit `context`."""
+    merge = results.job.merge
+    if merge.summary is not None:
+        prompt = fill(merge.summary, variables(results))
+        return (Message("system", SUMMARY_SYSTEM), Message("user", prompt)), False
+    room = max(4_000, (context - merge.max_tokens) * _BYTES_PER_TOKEN - 4_000)
+    finished = results.finished()
+    share = room // max(1, len(finished))
+    parts, shortened = [], False
+    for task, end in finished:
+        text = report_text(task, end, merge.text)
+        short = shorten(text, share)
+        shortened = shortened or short != text
+        parts.append(f"## {_title(task)}\n\n{short}")
+    missing = failures(results)
+    prompt = WRITTEN.format(
+        count=len(finished),
+        job=results.job.name,
+        results="\n\n".join(parts),
+        failed=f"These ended without a result:\n{missing}" if missing else "",
+    )
+    return (Message("system", SUMMARY_SYSTEM), Message("user", prompt)), shortened
+
+
+def shorten(text: str, most_bytes: int) -> str:
+    """The head and the tail of a text that is longer than `most_bytes` (UTF-8), with a line that says so."""
+    raw = text.encode("utf-8", "replace")
+    if len(raw) <= most_bytes:
+        return text
+    head, tail = raw[: most_bytes * 2 // 3], raw[len(raw) - most_bytes // 4 :]
+    gone = len(raw) - len(head) - len(tail)
+    return head.decode("utf-8", "ignore") + f"\n[... {gone} bytes left out ...]\n" + tail.decode("utf-8", "ignore")
+
+
+def _left_out(rows_left: Sequence[LeftOut]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for row in rows_left:
+        by_reason.setdefault(row.reason, []).append(f"{row.label or row.id} ({row.id})")
+    return "; ".join(f"{reason}: {', '.join(names)}" for reason, names in by_reason.items()) or "none"
+
+
+def _title(task: Task) -> str:
+    return task.label or task.id
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, str):
+        return "'" + value if value.startswith(_FORMULA_STARTS) else value
+    if isinstance(value, bool | int | float):
+        return str(value)
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _ending(text: str) -> str:
+    return text if text.endswith("\n") else text + "\n"

@@ -1,0 +1,283 @@
+"""An upstream's answer, streamed or whole, from bytes in any split to a `Completion`. Pure.
+
+A body whose first byte is `{` or `[` is one JSON document (some servers ignore `stream`); anything else is a
+stream of events. Raises nothing but `ModelError`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from centuria.errors import ModelError, ModelRefused, ModelUnavailable
+from centuria.messages import Completion, Message, ToolCall, Usage, safe_text
+from centuria.model.failures import Complaint, blot, judge, read_complaint
+from centuria.model.sse import EventDecoder, ServerSentEvent
+from centuria.model.toolcalls import ToolCallMerger
+from centuria.model.usage import usage_from
+
+#: Bytes of a whole answer: a million tokens of stream with its envelopes stay below it.
+ANSWER_CAP = 512 * 2**20
+#: Bytes of an answer that is one JSON document.
+DOCUMENT_CAP = 32 * 2**20
+#: Characters of text and reasoning together.
+TEXT_CAP = 32 * 2**20
+
+_FINISHES = {
+    "length": "length",
+    "max_tokens": "length",
+    "model_length": "length",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "function_call": "tool_calls",
+    "content_filter": "content_filter",
+    "safety": "content_filter",
+    "sensitive": "content_filter",
+    "error": "error",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Text that arrived: of the answer, or of the reasoning before it."""
+
+    text: str
+    reasoning: bool = False
+
+
+class _Text:
+    """Text in pieces; half of a surrogate pair waits for the other half in the next piece."""
+
+    def __init__(self) -> None:
+        self.parts: list[str] = []
+        self.seen = False
+        self._half = ""
+
+    def add(self, text: str) -> str:
+        self.seen = True
+        text = self._half + text
+        self._half = ""
+        if text and "\ud800" <= text[-1] <= "\udbff":
+            text, self._half = text[:-1], text[-1]
+        text = safe_text(text)
+        if text:
+            self.parts.append(text)
+        return text
+
+    def whole(self) -> str:
+        return "".join(self.parts) + safe_text(self._half)
+
+
+class AnswerDecoder:
+    """Feed the body; `finish()` gives the completion. `secret` is the key that no error may show.
+
+    `begun`: a token of the answer has arrived. `complete`: the upstream said that the answer is whole.
+    `done`: nothing more will come. `usage` counts only once the answer is complete.
+    """
+
+    def __init__(self, *, secret: str = "", text_cap: int = TEXT_CAP) -> None:
+        self.begun = False
+        self.complete = False
+        self.done = False
+        self.served_by = ""
+        self._secret = secret
+        self._text_cap = text_cap
+        self._size = 0
+        self._length = 0
+        self._head = b""
+        self._document: list[bytes] | None = None
+        self._events = EventDecoder()
+        self._decided = False
+        self._text, self._reasoning = _Text(), _Text()
+        self._calls = ToolCallMerger()
+        self._finish = ""
+        self._usage: Usage | None = None
+        self._sampled = 0
+        #: Signs of life so far; comments that keep a connection open are none.
+        self.signs = 0
+
+    @property
+    def usage(self) -> Usage | None:
+        return self._usage if self.complete else None
+
+    @property
+    def partial(self) -> str:
+        """The answer's text so far."""
+        return self._text.whole()
+
+    def feed(self, data: bytes) -> list[Piece]:
+        """The text that these bytes complete. Raises `ModelError` for an error inside the answer, or past
+        the caps."""
+        self._size += len(data)
+        if self._size > (ANSWER_CAP if self._document is None else DOCUMENT_CAP):
+            raise ModelRefused(
+                "The answer is larger than any answer may be.", kind="too_large", partial=self.partial
+            )
+        if self.done:
+            return []
+        if not self._decided:
+            data = self._decide(data)
+        if self._document is not None:
+            self._document.append(data)
+            self.signs += 1
+            self.begun = True
+            return []
+        return self._take(self._events.feed(data))
+
+    def close(self) -> list[Piece]:
+        """The body has ended: the text that was still on its way. Raises like `feed`."""
+        if self._document is not None:
+            pieces: list[Piece] = []
+            document = b"".join(self._document)
+            self._document = []
+            if document and not self.done:
+                self._one(document.decode("utf-8", "replace"), pieces, whole=True)
+                self.complete = self.done = True
+            return pieces
+        if not self._decided:
+            self._events.feed(self._head)
+        return self._take(self._events.close())
+
+    def finish(self) -> Completion:
+        """The whole answer, after `close`. Raises `ModelUnavailable` (kind "cut" or "empty") or
+        `ModelRefused`."""
+        if not self.complete:
+            if not self._sampled and self._size:
+                raise self._rubbish("no line of it is a chat completion")
+            raise ModelUnavailable("The answer broke off.", kind="cut", partial=self.partial)
+        calls = self._calls.calls(truncated=self._finish == "length")
+        finish = self._ending(calls)
+        text, reasoning = self._text.whole(), self._reasoning.whole() if self._reasoning.seen else None
+        if finish == "content_filter":
+            raise ModelRefused("The upstream's content filter stopped the answer.", kind=finish, partial=text)
+        if finish == "error":
+            raise ModelUnavailable("The upstream ended its answer with an error.", kind=finish, partial=text)
+        if not text.strip() and not calls and finish != "length":
+            raise ModelUnavailable("The answer is empty.", kind="empty")
+        return Completion(Message("assistant", text, reasoning, calls), self._usage, finish, self.served_by)
+
+    def _ending(self, calls: tuple[ToolCall, ...]) -> str:
+        finish = _FINISHES.get(self._finish.lower(), "stop")
+        if finish in ("stop", "tool_calls"):
+            return "tool_calls" if calls else "stop"
+        return finish
+
+    def _decide(self, data: bytes) -> bytes:
+        """Wait for the first byte that is no white space; it tells a document from a stream."""
+        data = self._head + data
+        start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
+        if not start and len(data) < 65_536:
+            self._head = data
+            return b""
+        self._decided, self._head = True, b""
+        if start in (b"{", b"["):
+            self._document = []
+            data = data.removeprefix(b"\xef\xbb\xbf")
+        elif start == b"<":
+            raise self._rubbish("it is a web page")
+        return data
+
+    def _take(self, events: list[ServerSentEvent]) -> list[Piece]:
+        pieces: list[Piece] = []
+        self.signs += len(events)
+        for event in events:
+            if self.done:
+                break
+            self._one(event.data, pieces, failed=event.name == "error")
+        return pieces
+
+    def _one(self, data: str, pieces: list[Piece], *, failed: bool = False, whole: bool = False) -> None:
+        stripped = data.strip()
+        if not stripped:
+            return
+        if stripped == "[DONE]":
+            self.complete = self.done = True
+            return
+        try:
+            chunk = json.loads(stripped)
+        except (ValueError, RecursionError):
+            lines = stripped.split("\n")
+            if len(lines) > 1 and not whole:  # an upstream that leaves the blank lines out
+                for line in lines:
+                    self._one(line, pieces, failed=failed)
+                return
+            if failed:
+                raise judge(200, Complaint("", stripped), secret=self._secret, partial=self.partial) from None
+            raise self._rubbish("it holds a line that is no JSON") from None
+        self._chunk(chunk, pieces, failed=failed, whole=whole)
+
+    def _chunk(self, chunk: Any, pieces: list[Piece], *, failed: bool, whole: bool) -> None:
+        complaint = read_complaint(chunk)
+        if complaint is None and failed:
+            complaint = Complaint("", json.dumps(chunk)[:500])
+        if complaint is not None:
+            raise judge(200, complaint, secret=self._secret, partial=self.partial)
+        if not isinstance(chunk, Mapping):
+            raise self._rubbish("it holds a chunk that is no object")
+        choices = chunk.get("choices")
+        choice = (
+            choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
+        )
+        if whole and choice is None:
+            raise self._rubbish("it holds no choices")
+        self._sampled += isinstance(choices, list) or "usage" in chunk
+        served_by = chunk.get("model")
+        if isinstance(served_by, str) and served_by:
+            self.served_by = safe_text(served_by)[:200]
+        usage = usage_from(chunk.get("usage"))
+        if choice is not None:
+            usage = usage or usage_from(choice.get("usage"))
+            self._choice(choice, pieces)
+        self._usage = usage or self._usage
+
+    def _choice(self, choice: Mapping[str, Any], pieces: list[Piece]) -> None:
+        if choice.get("index") not in (0, None):
+            return
+        delta = choice.get("delta")
+        if not isinstance(delta, Mapping):
+            delta = choice.get("message")
+        if isinstance(delta, Mapping):
+            reasoning = delta.get("reasoning_content")
+            self._add(delta.get("reasoning") if reasoning is None else reasoning, pieces, reasoning=True)
+            self._add(delta.get("content"), pieces, reasoning=False)
+            refusal = delta.get("refusal")
+            if isinstance(refusal, str) and refusal:
+                self._add(refusal, pieces, reasoning=False)
+            if self._calls.feed(delta.get("tool_calls")):
+                self.begun = True
+        finish = choice.get("finish_reason")
+        if isinstance(finish, str) and finish:
+            self._finish = finish
+            self.complete = self.begun = True
+
+    def _add(self, value: Any, pieces: list[Piece], *, reasoning: bool) -> None:
+        text = _plain(value)
+        if text is None:
+            return
+        self._length += len(text)
+        if self._length > self._text_cap:
+            raise ModelRefused("The answer is larger than any answer may be.", kind="too_large")
+        added = (self._reasoning if reasoning else self._text).add(text)
+        if added:
+            self.begun = True
+            pieces.append(Piece(added, reasoning))
+
+    def _rubbish(self, why: str) -> ModelError:
+        return ModelUnavailable(
+            f"The upstream answered with something else than a chat completion: {blot(why, self._secret)}.",
+            kind="rubbish",
+            partial=self.partial,
+            remedy="If it stays so, check base_url: most end in /v1.",
+        )
+
+
+def _plain(value: Any) -> str | None:
+    """Text, or the text parts of a list of parts; None where there is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list):
+        parts = [part.get("text") for part in value if isinstance(part, Mapping)]
+        return "".join(part for part in parts if isinstance(part, str))
+    return None

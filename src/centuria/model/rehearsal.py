@@ -1,0 +1,271 @@
+"""The scripted upstream of a rehearsal: a `Transport` that answers like a provider, without a network or a
+key.
+
+It reads the same request bytes and writes the same stream as a real one, so a rehearsal runs all of the
+program but the socket. What it answers depends on the script, the row and the conversation; how it fails on
+the seed and the call.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from centuria.core.templates import fill, fill_all
+from centuria.errors import JobError, ModelUnavailable
+from centuria.ports import HttpRequest, HttpResponse
+from centuria.settings import Rehearsal, ScriptedTurn
+
+Variables = Callable[[str], Mapping[str, Any]]
+Body = Mapping[str, Any]
+
+#: Characters of a chunk: many small ones where they are paced, few where they are not.
+_PACED, _UNPACED = 24, 2_000
+MERGE = "merge"
+
+
+class _Unscriptable(Exception):
+    """The script does not fit the request; told to the caller as an upstream would: HTTP 400."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    text: str = ""
+    calls: tuple[tuple[str, str], ...] = ()
+
+
+class RehearsalTransport:
+    """Answers from `rehearsal`. `variables(task)` is the row that fills a task's templates.
+
+    The turn of a script is the number of answers that the conversation holds already; past its end, its last
+    text is said again. Results of earlier calls are known to templates by the name that the script gives
+    them.
+    """
+
+    def __init__(self, rehearsal: Rehearsal, variables: Variables) -> None:
+        self._rehearsal = rehearsal
+        self._variables = variables
+        self._sent: Counter[str] = Counter()
+        self._last_body: dict[str, bytes] = {}
+
+    def send(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpResponse]:
+        """Raises `ModelUnavailable` (kind "cut") for the fault `reset`."""
+        return self._send(request)
+
+    async def aclose(self) -> None:
+        self._last_body.clear()
+
+    @asynccontextmanager
+    async def _send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+        if request.method == "GET":
+            yield _Response(200, {}, [_json({"object": "list", "data": []})])
+            return
+        fault = self._fault(request)
+        if self._rehearsal.latency_ms:
+            await asyncio.sleep(self._rehearsal.latency_ms / 1000)
+        if fault == "reset":
+            raise ModelUnavailable("The rehearsed connection was reset.", kind="cut")
+        if fault == "429":
+            yield _error(
+                429, "rate_limit_reached_error", "Rehearsed: too many requests.", {"retry-after": "1"}
+            )
+        elif fault == "500":
+            yield _error(500, "server_error", "Rehearsed: the server had an error.")
+        elif fault == "rubbish":
+            yield _Response(200, {"content-type": "text/html"}, [b"<html>Rehearsed: a web page.</html>"])
+        else:
+            try:
+                pieces = self._pieces(request)
+            except (_Unscriptable, JobError) as error:
+                yield _error(400, "invalid_request_error", f"The rehearsal cannot go on: {error}")
+                return
+            yield _Response(
+                200,
+                {"content-type": "text/event-stream"},
+                pieces if fault is None else pieces[: max(1, len(pieces) // 2)],
+                gap=self._rehearsal.chunk_ms / 1000,
+                then=fault,
+            )
+
+    def _fault(self, request: HttpRequest) -> str | None:
+        """The same for the same seed, call and attempt."""
+        who = str(request.caller.key) if request.caller else ""
+        self._sent[who] += 1
+        if not self._rehearsal.faults:
+            return None
+        draw = random.Random(f"{self._rehearsal.seed}/{who}/{self._sent[who]}").random()
+        for kind, share in self._rehearsal.faults.items():
+            draw -= share
+            if draw < 0:
+                return kind
+        return None
+
+    def _pieces(self, request: HttpRequest) -> list[bytes]:
+        """The events of the answer."""
+        body: Body = json.loads(request.body)
+        task = request.caller.key.task if request.caller else ""
+        answer = self._answer(body, task)
+        written = answer.text + "".join(name + arguments for name, arguments in answer.calls)
+        output, finish = max(1, len(written.encode()) // 4), "tool_calls" if answer.calls else "stop"
+        allowed = body.get("max_completion_tokens") or body.get("max_tokens") or output
+        text = answer.text
+        if output > allowed and not answer.calls:
+            text, output, finish = text.encode()[: allowed * 4].decode(errors="ignore"), allowed, "length"
+        size = _PACED if self._rehearsal.chunk_ms else _UNPACED
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+        deltas += [{"content": text[start : start + size]} for start in range(0, len(text), size)]
+        for index, (name, arguments) in enumerate(answer.calls):
+            function = {"name": name, "arguments": arguments}
+            id_ = f"functions.{name}:{index}"
+            deltas.append(
+                {"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]}
+            )
+        model = body.get("model", "")
+        chunks = [_chunk(model, delta) for delta in deltas]
+        chunks.append(_chunk(model, {}, finish))
+        usage = {"completion_tokens": output, **self._prompt_usage(request.body, task)}
+        chunks.append({"model": model, "choices": [], "usage": usage})
+        return [b"data: " + _json(chunk) + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
+
+    def _prompt_usage(self, body: bytes, task: str) -> dict[str, int]:
+        """Four bytes a token; what the task's last request began with the same is cached."""
+        last = self._last_body.get(task, b"")
+        self._last_body[task] = body
+        return {"prompt_tokens": max(1, len(body) // 4), "cached_tokens": _shared(last, body) // 4}
+
+    # -- the script ----------------------------------------------------------------------------------------
+
+    def _answer(self, body: Body, task: str) -> _Answer:
+        messages = [message for message in body.get("messages", ()) if isinstance(message, Mapping)]
+        values = dict(self._variables(task))
+        if task == MERGE and self._rehearsal.summary:
+            return _Answer(fill(self._rehearsal.summary, values))
+        script = self._rehearsal.tasks.get(task) or self._rehearsal.turns
+        if not script or task == MERGE:
+            return _Answer(_echo(messages))
+        turn = sum(message.get("role") == "assistant" for message in messages)
+        values |= _results(script, messages)
+        if turn >= len(script) or not script[turn].calls:
+            return _Answer(fill(_text_of(script, turn), values))
+        tools = _names(body)
+        calls = [
+            (_offered(call.tool, tools), json.dumps(fill_all(call.arguments, values), ensure_ascii=False))
+            for call in script[turn].calls
+        ]
+        return _Answer(fill(script[turn].text, values), tuple(calls))
+
+
+class _Response:
+    """Pieces of a body with a pause between them, and what comes `then`: nothing, a stall, or a cut."""
+
+    def __init__(
+        self,
+        status: int,
+        headers: Mapping[str, str],
+        pieces: Sequence[bytes],
+        *,
+        gap: float = 0.0,
+        then: str | None = None,
+    ) -> None:
+        self.status = status
+        self.headers = headers
+        self._pieces = iter(pieces)
+        self._gap = gap
+        self._pause = 0.0
+        self._then = then
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        return self
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if self._pause:
+            await asyncio.sleep(self._pause)
+        self._pause = self._gap
+        piece = next(self._pieces, None)
+        if piece is not None:
+            return piece
+        if self._then == "stall":
+            await asyncio.get_running_loop().create_future()
+        if self._then is not None:
+            raise ModelUnavailable("The rehearsed connection broke off.", kind="cut")
+        raise StopAsyncIteration
+
+
+def _text_of(script: Sequence[ScriptedTurn], turn: int) -> str:
+    """The text of a turn, or of the last turn that has one."""
+    if turn < len(script):
+        return script[turn].text
+    return next(
+        (past.text for past in reversed(script) if past.text), "The rehearsal has nothing more to say."
+    )
+
+
+def _results(script: Sequence[ScriptedTurn], messages: Sequence[Body]) -> dict[str, Any]:
+    """What the tools answered so far, by the script's names; JSON is parsed."""
+    names = [call.name for turn in script for call in turn.calls]
+    contents = [message.get("content", "") for message in messages if message.get("role") == "tool"]
+    found: dict[str, Any] = {}
+    for name, content in zip(names, contents, strict=False):
+        try:
+            found[name] = json.loads(content)
+        except (TypeError, ValueError, RecursionError):
+            found[name] = content
+    return found
+
+
+def _names(body: Body) -> list[str]:
+    return [str(tool["function"]["name"]) for tool in body.get("tools", ())]
+
+
+def _offered(tool: str, offered: Sequence[str]) -> str:
+    """The request's name for a tool that the script calls by its own name, or by its full one."""
+    for name in offered:
+        if tool in (name, name.partition("__")[2]):
+            return name
+    there = ", ".join(offered) or "none"
+    raise _Unscriptable(
+        f"the script calls the tool {tool!r}, which this task does not have. There is: {there}."
+    )
+
+
+def _echo(messages: Sequence[Body]) -> str:
+    asked = next((message.get("content") for message in messages if message.get("role") == "user"), "")
+    lines = str(asked or "").strip().splitlines()
+    return (
+        f"This is a rehearsal: no model was asked. The task was: {lines[0][:200] if lines else '(nothing)'}"
+    )
+
+
+def _shared(one: bytes, two: bytes) -> int:
+    """The number of bytes that both begin with."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == two[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _chunk(model: Any, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+    choice = {"index": 0, "delta": delta, "finish_reason": finish}
+    return {"object": "chat.completion.chunk", "model": model, "choices": [choice]}
+
+
+def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> _Response:
+    body = _json({"error": {"type": kind, "message": message}})
+    return _Response(status, {"content-type": "application/json", **(headers or {})}, [body])
+
+
+def _json(value: Any) -> bytes:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")

@@ -1,0 +1,87 @@
+"""One normaliser of token counts. Pure. Wrong in the direction of counting more, never less.
+
+Sources: OpenAI (`prompt_tokens` include `prompt_tokens_details.cached_tokens`), Moonshot (`cached_tokens` on
+top, usage also in `choices[0]`), DeepSeek (`prompt_cache_hit_tokens`), Anthropic (`input_tokens` exclude
+`cache_read_input_tokens` and `cache_creation_input_tokens`), Gemini's compatible endpoint (thinking only in
+`total_tokens`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from centuria.messages import Usage
+
+_CAP = 10**9
+
+
+def usage_from(raw: Any) -> Usage | None:
+    """The usage that a provider reports, or None where it reports none, nothing but zeros, or what no count
+    can be."""
+    if not isinstance(raw, Mapping):
+        return None
+    try:
+        usage = _including(raw) if "prompt_tokens" in raw or "completion_tokens" in raw else _excluding(raw)
+    except ValueError:
+        return None
+    return usage if usage.prompt or usage.output else None
+
+
+def _including(raw: Mapping[str, Any]) -> Usage:
+    details, answer = _part(raw, "prompt_tokens_details"), _part(raw, "completion_tokens_details")
+    prompt = _count(raw.get("prompt_tokens"))
+    cached = _first(
+        raw.get("cached_tokens"),
+        details.get("cached_tokens"),
+        raw.get("prompt_cache_hit_tokens"),
+        raw.get("cache_read_input_tokens"),
+    )
+    written = _first(
+        details.get("cache_write_tokens"),
+        details.get("cache_creation_tokens"),
+        raw.get("cache_creation_input_tokens"),
+    )
+    output = _count(raw.get("completion_tokens"))
+    # Some count thinking only in the total.
+    output = max(output, _count(raw.get("total_tokens")) - prompt) if "total_tokens" in raw else output
+    return _usage(prompt, cached, written, output, _count(answer.get("reasoning_tokens")))
+
+
+def _excluding(raw: Mapping[str, Any]) -> Usage:
+    details, answer = _part(raw, "input_tokens_details"), _part(raw, "output_tokens_details")
+    prompt, output = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
+    reasoning = _count(answer.get("reasoning_tokens"))
+    if "input_tokens_details" in raw:  # OpenAI's newer names: the details are parts of the whole
+        return _usage(prompt, _count(details.get("cached_tokens")), 0, output, reasoning)
+    cached = _count(raw.get("cache_read_input_tokens"))
+    written = _count(raw.get("cache_creation_input_tokens"))
+    return _usage(prompt + cached + written, cached, written, output, reasoning)
+
+
+def _usage(prompt: int, cached: int, written: int, output: int, reasoning: int) -> Usage:
+    cached = min(cached, prompt)
+    return Usage(
+        prompt=prompt,
+        cached=cached,
+        cache_written=min(written, prompt - cached),
+        output=output,
+        reasoning=min(reasoning, output),
+    )
+
+
+def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    part = raw.get(name)
+    return part if isinstance(part, Mapping) else {}
+
+
+def _first(*values: Any) -> int:
+    return next((_count(value) for value in values if value is not None), 0)
+
+
+def _count(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _CAP:
+        raise ValueError(value)
+    return int(value)

@@ -1,0 +1,146 @@
+"""The one dialect: messages and tools to the JSON of an OpenAI-compatible request. Pure.
+
+Sources: OpenAI's chat completions reference; for Kimi, `reasoning_content` goes back beside tool calls,
+`content` is left out where it would be empty beside them, and ids are echoed as they came (Kimi-K2
+docs/tool_call_guidance.md).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from centuria.errors import ModelRefused
+from centuria.messages import Message, ToolCall, ToolSpec, safe_text
+from centuria.ports import ChatRequest
+from centuria.settings import Endpoint
+
+#: Escapes inside a tool call's arguments that would become a lone surrogate or NUL when the server parses
+#: them.
+_RISKY = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)")
+
+
+def encode_request(
+    endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True
+) -> bytes:
+    """The request's body. Fields of fixed sampling are not sent unless `endpoint.sampling` says so.
+
+    Text is made safe: lone surrogates and NUL become U+FFFD. Tools go before messages, as providers put them
+    into the prompt, so that the bytes of two turns share the prefix that their prompts share. Raises
+    `ModelRefused` (kind "encode") where a tool's schema cannot be written as JSON.
+    """
+    body: dict[str, Any] = {**endpoint.sampling, "model": request.model or endpoint.model}
+    if request.tools:
+        body["tools"] = [_tool(tool) for tool in request.tools]
+    body["messages"] = [_message(message) for message in request.messages]
+    body[endpoint.limit_field] = max_tokens
+    body["stream"] = stream
+    if stream:
+        body["stream_options"] = {"include_usage": True}
+    return _dump(body)
+
+
+def identity(endpoint: Endpoint, request: ChatRequest) -> str:
+    """The canonical text of what is asked: model, messages and tools, but not `max_tokens`, which a cap may
+    shrink."""
+    return _dump(
+        {
+            "model": request.model or endpoint.model,
+            "messages": [_message(message) for message in request.messages],
+            "tools": [_tool(tool) for tool in request.tools],
+        }
+    ).decode()
+
+
+def authorization(endpoint: Endpoint) -> dict[str, str]:
+    """The header that carries the key; none where there is no key, or where the endpoint brings its own."""
+    if endpoint.key is None or any(name.lower() == "authorization" for name in endpoint.headers):
+        return {}
+    return {"Authorization": f"Bearer {endpoint.key.value}"}
+
+
+def _dump(body: Mapping[str, Any]) -> bytes:
+    try:
+        text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        if "\\u0000" in text:
+            text = json.dumps(_without_nul(body), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ModelRefused(
+            f"The request cannot be written as JSON: {error}.", kind="encode", served=False
+        ) from error
+    return safe_text(text).encode()
+
+
+def _without_nul(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.replace("\0", "�")
+    if isinstance(value, Mapping):
+        return {_without_nul(key): _without_nul(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nul(item) for item in value]
+    return value
+
+
+def _message(message: Message) -> dict[str, Any]:
+    body: dict[str, Any] = {"role": message.role}
+    if message.role == "tool":
+        body["tool_call_id"] = message.tool_call_id or ""
+    if message.content or not message.tool_calls:
+        body["content"] = message.content
+    if message.tool_calls:
+        if message.reasoning is not None:
+            body["reasoning_content"] = message.reasoning
+        body["tool_calls"] = [_tool_call(call) for call in message.tool_calls]
+    return body
+
+
+def _tool_call(call: ToolCall) -> dict[str, Any]:
+    return {
+        "id": call.id,
+        "type": "function",
+        "function": {"name": call.name, "arguments": _arguments(call.arguments)},
+    }
+
+
+def _arguments(text: str) -> str:
+    """Arguments for the way back. Servers parse them again and refuse the whole conversation for one bad
+    text, so what is no JSON object travels inside one, where the model still sees what it wrote."""
+    value = parse_object(text)
+    if value is None:
+        return json.dumps({"invalid_json": text}, ensure_ascii=False) if text.strip() else "{}"
+    return json.dumps(_without_nul(value), ensure_ascii=False) if _RISKY.search(text) else text
+
+
+def parse_object(text: str) -> dict[str, Any] | None:
+    """The text as one JSON object, or None where it is none (NaN and Infinity are no JSON)."""
+    try:
+        value = json.loads(text, parse_constant=_no_constant)
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _no_constant(name: str) -> Any:
+    raise ValueError(name)
+
+
+def _tool(tool: ToolSpec) -> dict[str, Any]:
+    return {
+        "type": "function",
+        "function": {
+            "name": tool.name,
+            "description": tool.description,
+            "parameters": _plain(tool.schema),
+        },
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Mappings and sequences of any type as the ones that JSON knows."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value

@@ -1,0 +1,377 @@
+"""Plan -> task graph -> spawn what is ready -> merge. One job's work, from its tasks to its one answer."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from centuria import merge as merging
+from centuria.admission import Money, Slots
+from centuria.core.calls import CallLedger, fingerprint
+from centuria.core.graph import NewTask, TaskGraph
+from centuria.core.landing import SoftLanding
+from centuria.errors import BudgetExceeded, CenturiaError, JournalError, ModelDenied, ModelError
+from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
+from centuria.folder import RunFolder, file_stem
+from centuria.messages import CallKey, Completion, Outcome, Status
+from centuria.ports import Caller, ChatRequest, Model
+from centuria.scheduler import ToolScheduler
+from centuria.settings import Endpoint, Job, Task
+from centuria.stream import Stream
+from centuria.subagent import Brief, Draft, converse, opening
+
+#: The task id under which the merge's own model call is kept; no task of a job may have it.
+MERGE = "merge"
+RUN_NODE = "run"
+_TIMEOUT_KINDS = frozenset({"connect", "first_token", "silence", "total"})
+
+
+@dataclass(frozen=True, slots=True)
+class Kit:
+    """The cores and shells of one run, as `run` composed them."""
+
+    stream: Stream
+    graph: TaskGraph
+    calls: CallLedger
+    landing: SoftLanding
+    slots: Slots
+    money: Money
+    model: Model
+    tools: ToolScheduler
+    folder: RunFolder
+    clock: Callable[[], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """The one answer. `cause` says what is wrong with it ("" = nothing); `budget`: money was what it lacked."""
+
+    answer: str
+    cause: str = ""
+    budget: bool = False
+
+
+class Orchestrator:
+    """Runs a job's tasks on as many subagents as there are slots, then merges. Cancel it from any task of the loop."""
+
+    def __init__(self, job: Job, endpoint: Endpoint, kit: Kit) -> None:
+        self._job = job
+        self._endpoint = endpoint
+        self._kit = kit
+        self._tasks = {task.id: task for task in job.tasks}
+        self._ready: list[tuple[int, int, str]] = []
+        self._index = {task.id: index for index, task in enumerate(job.tasks)}
+        self._open: set[str] = set()
+        self._news = asyncio.Event()
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._cancelled: set[str] = set()
+        self._stopped = ""
+        self._denied = ""
+        self._merging: asyncio.Task[object] | None = None
+
+    # -- the work ------------------------------------------------------------------------------------------------
+
+    async def work(self) -> None:
+        """Run until every task has an outcome. Raises `JournalError` when outcomes can no longer be kept."""
+        self._kit.stream.publish(PhaseStarted("work"))
+        self._note_ready(self._kit.graph.ready())
+        self._open = set(self._kit.graph.unfinished())
+        agents = min(self._job.limits.agents, len(self._open))
+        async with asyncio.TaskGroup() as group:
+            for number in range(agents):
+                worker = group.create_task(self._worker(), name=f"agent {number}")
+                worker.add_done_callback(lambda _: self._news.set())
+        await self._kit.stream.durable()
+
+    def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
+        """Stop one task, or the whole run: no request of it starts afterwards, and partial results are kept."""
+        if task is not None:
+            self._cancelled.add(task)
+            if task in self._running:
+                self._running[task].cancel()
+            elif task in self._tasks and self._kit.graph.outcome(task) is None:
+                self._close([self._outcome(task, Draft(), Status.CANCELLED, cause, self._kit.clock())])
+            return
+        self._stopped = cause
+        self._news.set()
+        for running in [*self._running.values(), *([self._merging] if self._merging else [])]:
+            running.cancel()
+
+    @property
+    def stopped(self) -> str:
+        """Why the run was cancelled; "" if it was not."""
+        return self._stopped
+
+    async def _worker(self) -> None:
+        """One slot's worth of work: take the next ready task, run it, until nothing is left."""
+        while (task := await self._next()) is not None:
+            await self._attend(task)
+
+    async def _next(self) -> Task | None:
+        while True:
+            if self._stopped or self._denied:
+                self._give_up()
+            while self._ready:
+                task = self._tasks[heapq.heappop(self._ready)[2]]
+                if self._kit.graph.outcome(task.id) is None:
+                    return task
+            if not self._open:
+                self._news.set()
+                return None
+            self._news.clear()
+            await self._news.wait()
+
+    def _give_up(self) -> None:
+        """End what has not begun: it will not begin."""
+        status = Status.CANCELLED if self._stopped else Status.BLOCKED
+        cause, now = self._stopped or self._denied, self._kit.clock()
+        idle = [task for task in self._open if task not in self._running]
+        self._close([self._outcome(task, Draft(), status, cause, now) for task in idle])
+        self._ready.clear()
+
+    async def _attend(self, task: Task) -> None:
+        """Run one task to its outcome. One agent's failure, of whatever kind, is its own."""
+        current = asyncio.current_task()
+        assert current is not None
+        draft, started = Draft(), self._kit.clock()
+        status, cause = Status.OK, ""
+        self._running[task.id] = current
+        try:
+            await self._converse(task, draft)
+            cause = draft.cause
+        except asyncio.CancelledError:
+            if task.id not in self._cancelled and not self._stopped:
+                raise
+            current.uncancel()
+            status, cause = Status.CANCELLED, self._stopped or "cancelled by the user"
+        except JournalError:
+            raise
+        except Exception as error:  # the edge: whatever an agent died of, the others go on
+            status, cause = _verdict(error)
+            if isinstance(error, ModelDenied):
+                self._denied = self._denied or cause
+        finally:
+            del self._running[task.id]
+        self._close([self._outcome(task.id, draft, status, cause, started)])
+        await self._kit.stream.durable()
+
+    async def _converse(self, task: Task, draft: Draft) -> None:
+        index = self._index[task.id]
+        async with self._kit.slots.hold("agents", agent=task.id, index=index, priority=task.priority):
+            started, epoch = self._kit.clock(), self._kit.calls.epoch(task.id)
+            self._kit.stream.publish(*self._kit.graph.start(task.id, epoch))
+            async with asyncio.timeout(self._job.limits.seconds):
+                await converse(self._brief(task, epoch, draft, started))
+
+    def _brief(self, task: Task, epoch: int, draft: Draft, started: float) -> Brief:
+        index, node = self._index[task.id], f"task:{task.id}"
+        self._kit.money.set_cap(node, self._job.limits.agent_budget, parent=RUN_NODE)
+
+        def recovery(turn: int) -> str | None:
+            replayed = self._kit.calls.fingerprint_of(CallKey(task.id, epoch, turn, 0)) is not None
+            used = self._used(task.id, node, turn, started)
+            facts = self._kit.landing.check(task.id, epoch, turn, used, replayed=replayed)
+            if facts:
+                self._kit.stream.publish(*facts)
+            return self._kit.landing.asked(task.id, epoch, turn)
+
+        return Brief(
+            task=task,
+            epoch=epoch,
+            index=index,
+            node=node,
+            opening=opening(task, self._job.system, self._needed(task)),
+            model=self._kit.model,
+            tools=self._kit.tools.view(task.servers),
+            steps=self._job.limits.steps,
+            recovery=recovery,
+            draft=draft,
+        )
+
+    def _used(self, task: str, node: str, turn: int, started: float) -> dict[str, float]:
+        """The used part of each limit that is set, by its name as the model is told it."""
+        limits, ledger = self._job.limits, self._kit.money.ledger
+        totals = self._kit.calls.totals(task)
+        used = {"steps": (turn + 1) / limits.steps}
+        if limits.seconds:
+            used["time"] = (self._kit.clock() - started) / limits.seconds
+        if limits.tokens:
+            used["tokens"] = (totals.usage.prompt + totals.usage.output) / limits.tokens
+        for name, cap in ((RUN_NODE, limits.budget), (node, limits.agent_budget)):
+            if cap:
+                used["budget"] = max(used.get("budget", 0.0), ledger.spent(name) / cap)
+        return used
+
+    def _needed(self, task: Task) -> list[tuple[str, str]]:
+        """The results that a task needs, each with its share of what one prompt may carry."""
+        needs = self._kit.graph.needs(task.id)
+        share = max(500, self._endpoint.context // max(1, len(needs)))
+        texts = []
+        for need in needs:
+            outcome = self._kit.graph.outcome(need)
+            assert outcome is not None
+            text = merging.report_text(self._tasks[need], outcome, self._job.merge.text)
+            if outcome.status is not Status.OK:
+                text = f"(this task ended as {outcome.status.value}: {outcome.cause})\n\n{text}"
+            texts.append((need, merging.shorten(text, share)))
+        return texts
+
+    def _outcome(self, task: str, draft: Draft, status: Status, cause: str, started: float) -> Outcome:
+        totals = self._kit.calls.totals(task)
+        return Outcome(
+            task=task,
+            status=status,
+            cause=cause,
+            text=draft.text,
+            structured=draft.structured if status is Status.OK else None,
+            cut_short=draft.cut_short,
+            steps=draft.steps,
+            attempts=totals.attempts,
+            repairs=draft.repairs,
+            usage=totals.usage,
+            cost=totals.cost,
+            held=totals.held,
+            started_at=started,
+            ended_at=self._kit.clock(),
+        )
+
+    def _close(self, outcomes: Sequence[Outcome]) -> None:
+        """Outcomes become facts before anything depends on them; then their files, and those that waited for them."""
+        events = self._kit.graph.end_all(outcomes)
+        if events:
+            self._kit.stream.publish(*events)
+        for event in events:
+            if isinstance(event, TaskEnded):
+                self._open.discard(event.task)
+                self._kit.calls.forget(event.task)
+                if event.outcome.status is Status.OK:
+                    self.write_result(self._tasks[event.task], event.outcome)
+        self._note_ready([event.task for event in events if isinstance(event, TaskReady)])
+
+    def _note_ready(self, tasks: Sequence[str]) -> None:
+        for task in tasks:
+            heapq.heappush(self._ready, (self._tasks[task].priority, self._index[task], task))
+        self._news.set()
+
+    def write_result(self, task: Task, outcome: Outcome) -> None:
+        """One result's own file, in place the moment it is finished."""
+        name = f"reports/{file_stem(task.id)}.md"
+        self._kit.folder.write(name, merging.report_text(task, outcome, self._job.merge.text))
+        self._kit.stream.publish(FileWritten(name, task.id))
+
+    def restore_files(self) -> None:
+        """Write the files of results that a broken run had finished and not yet written."""
+        for task, outcome in self.outcomes().items():
+            name = f"reports/{file_stem(task)}.md"
+            if outcome.status is Status.OK and not self._kit.folder.exists(name):
+                self.write_result(self._tasks[task], outcome)
+
+    # -- the merge -----------------------------------------------------------------------------------------------
+
+    async def merge(self) -> Merged:
+        """Make the one answer of what there is. Nothing paid for is left out; nothing is bought after a cancel."""
+        kit, job = self._kit, self._job
+        kit.stream.publish(PhaseStarted("merge"))
+        results = merging.Results(job, job.tasks, self.outcomes())
+        answer = merging.concatenate(results)
+        if job.merge.kind == "table":
+            self._write("table.csv", merging.to_csv(results))
+            answer = merging.to_markdown(results)
+        if len(job.tasks) == 1 and job.merge.kind == "concatenate":
+            answer = next((merging.report_text(task, end, job.merge.text) for task, end in results.finished()), "")
+        merged = Merged(answer)
+        if job.merge.kind == "written" or job.merge.summary is not None:
+            merged = await self._write_summary(results, answer)
+        if job.merge.kind != "table":
+            self._write("answer.md", merged.answer)
+        return merged
+
+    async def _write_summary(self, results: merging.Results, fallback: str) -> Merged:
+        if self.stopped:
+            return Merged(fallback, "the summary was not written: the run was cancelled")
+        if not results.finished():
+            return Merged(fallback, "the summary was not written: no task ended ok")
+        messages, shortened = merging.summary_messages(results, context=self._endpoint.context)
+        if shortened:
+            text = "The results were shortened to fit the model's context for the written answer; reports/ has all."
+            self._kit.stream.publish(Notice(text, "warning"))
+        request = ChatRequest(messages, max_tokens=self._job.merge.max_tokens)
+        self._merging = current = asyncio.current_task()
+        try:
+            completion = await self._ask_merger(request)
+        except asyncio.CancelledError:
+            cause = self._why_stopped()
+            if not cause or current is None:
+                raise
+            current.uncancel()
+            return Merged(fallback, f"the summary was not written: {cause}")
+        except JournalError:
+            raise
+        except CenturiaError as error:
+            budget = isinstance(error, BudgetExceeded)
+            return Merged(fallback, f"the summary was not written: {error}", budget=budget)
+        finally:
+            self._merging = None
+        self._write("summary.md", completion.message.content.rstrip() + "\n")
+        return Merged(completion.message.content)
+
+    def _why_stopped(self) -> str:
+        return self._stopped
+
+    async def _ask_merger(self, request: ChatRequest) -> Completion:
+        """The merge's one call. Its epoch is its content: other results make another call, never a false replay."""
+        content = fingerprint([message.content for message in request.messages])
+        key = CallKey(MERGE, int(content[:7], 16), 0, 0)
+        return await self._kit.model.chat(request, Caller(key, RUN_NODE, priority=0))
+
+    def outcomes(self) -> Mapping[str, Outcome]:
+        """How each task of the job ended, so far."""
+        found = ((task, self._kit.graph.outcome(task)) for task in self._tasks)
+        return {task: outcome for task, outcome in found if outcome is not None}
+
+    def _write(self, name: str, text: str) -> None:
+        self._kit.folder.write(name, text)
+        self._kit.stream.publish(FileWritten(name))
+
+
+def _verdict(error: Exception) -> tuple[Status, str]:
+    """An agent's end as the census counts it."""
+    match error:
+        case BudgetExceeded():
+            return Status.BUDGET, str(error)
+        case ModelDenied():
+            return Status.BLOCKED, str(error)
+        case ModelError() if error.kind in _TIMEOUT_KINDS:
+            return Status.TIMEOUT, str(error)
+        case TimeoutError():
+            return Status.TIMEOUT, "its time was up"
+        case CenturiaError():
+            return Status.FAILED, str(error)
+        case BaseExceptionGroup():
+            return _verdict(_first(error))
+        case _:
+            return Status.FAILED, f"internal error: {type(error).__name__}: {error}"[:500]
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> Exception:
+    inner = group.exceptions[0]
+    if isinstance(inner, BaseExceptionGroup):
+        return _first(inner)
+    return inner if isinstance(inner, Exception) else RuntimeError(str(inner))
+
+
+def new_tasks(job: Job) -> list[NewTask]:
+    """The job's tasks as the graph takes them."""
+    return [
+        NewTask(
+            id=task.id,
+            spec=task.spec,
+            label=task.label,
+            needs=task.needs,
+            priority=task.priority,
+            allow_failed=task.allow_failed,
+        )
+        for task in job.tasks
+    ]

@@ -1,0 +1,391 @@
+"""One run, from its folder to its report: composes the cores and shells, and brings a broken run back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from random import random
+from typing import Literal
+
+from centuria import __version__
+from centuria.admission import Money, Slots
+from centuria.core.calls import CallLedger
+from centuria.core.graph import TaskGraph
+from centuria.core.landing import SoftLanding
+from centuria.core.money import Ledger
+from centuria.core.progress import Progress
+from centuria.core.retry import RetryPolicy
+from centuria.core.slots import SlotTable
+from centuria.errors import JobError
+from centuria.events import (
+    FileWritten,
+    Notice,
+    PhaseStarted,
+    RunEnded,
+    RunResumed,
+    RunStarted,
+)
+from centuria.journal import SqliteJournal, take_commands
+from centuria.launch import Launch
+from centuria.merge import Results
+from centuria.merge import variables as merge_variables
+from centuria.messages import Outcome, Pico, Status
+from centuria.model.client import ModelClient
+from centuria.model.http import HttpTransport
+from centuria.model.rehearsal import RehearsalTransport
+from centuria.orchestrator import MERGE, RUN_NODE, Kit, Merged, Orchestrator, new_tasks
+from centuria.ports import Model, ToolHost, Transport
+from centuria.scheduler import ToolScheduler
+from centuria.settings import Job
+from centuria.stream import Stream
+from centuria.toolhost import McpToolHost
+from centuria.views.report import write_report
+
+_COMMAND_POLL = 0.5
+RunStatus = Literal["ok", "partial", "failed", "budget", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run came to. `cost` and `held` are pico-dollars; `exit_code` is the command's."""
+
+    run: str
+    folder: Path
+    status: RunStatus
+    exit_code: int
+    cause: str
+    answer: str
+    outcomes: Mapping[str, Outcome]
+    cost: Pico
+    held: Pico
+    rehearsal: bool
+
+    @property
+    def dollars(self) -> float:
+        return self.cost / 10**12
+
+
+class Cores:
+    """The pure machines of a run, to be folded together."""
+
+    def __init__(self, job: Job) -> None:
+        self.graph = TaskGraph(max_depth=job.limits.depth, max_tasks=job.limits.tasks)
+        self.calls = CallLedger()
+        self.ledger = Ledger()
+        self.landing = SoftLanding()
+        self.progress = Progress()
+
+    def restore(self, journal: SqliteJournal) -> int:
+        """Fold a journal. Returns the number of its last record."""
+        seq = 0
+        for record in journal.read():
+            seq = record.seq
+            self.progress.record(record)
+            for core in (self.graph, self.calls, self.ledger, self.landing):
+                core.apply(record.event)
+        return seq
+
+
+class Run:
+    """One run of one job. `execute` it once; `stream` and `cancel` work from the moment it has begun."""
+
+    def __init__(
+        self, launch: Launch, *, wall: Callable[[], float] = time.time, dice: Callable[[], float] = random
+    ) -> None:
+        self.launch = launch
+        self.stream: Stream | None = None
+        self._wall = wall
+        self._dice = dice
+        self._orchestrator: Orchestrator | None = None
+        self._cancelled = ""
+
+    def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
+        """Stop one task or the whole run; may be called before it has begun."""
+        if task is None:
+            self._cancelled = cause
+        if self._orchestrator is not None:
+            self._orchestrator.cancel(task, cause=cause)
+
+    async def execute(self, *, begun: Callable[[Stream], None] | None = None) -> Report:
+        """Do the work, whole or the rest of it, and leave the run's folder in order.
+
+        `begun` is called with the stream before the first fact is published.
+        Raises `ConfigurationError` before any money is spent, `JournalError` when facts can no longer be kept.
+        """
+        launch = self.launch
+        async with AsyncExitStack() as stack:
+            transport = self._transport()
+            stack.push_async_callback(transport.aclose)
+            host = McpToolHost(launch.job.servers, timeouts=launch.job.timeouts, dice=self._dice)
+            await stack.enter_async_context(host)
+            journal = self._journal()
+            stack.push_async_callback(journal.aclose)
+            cores = Cores(launch.job)
+            seq = cores.restore(journal)
+            self.stream = stream = Stream(journal, clock=self._wall, progress=cores.progress, seq=seq)
+            stack.callback(stream.close)
+            if begun is not None:
+                begun(stream)
+            kit = self._compose(cores, stream, transport, host, fresh=seq == 0)
+            self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
+            if self._cancelled:
+                orchestrator.cancel(cause=self._cancelled)
+            merged = await self._work(orchestrator)
+            return await self._finish(orchestrator, kit, merged)
+
+    # -- composing -----------------------------------------------------------------------------------------------
+
+    def _journal(self) -> SqliteJournal:
+        launch = self.launch
+        if launch.resume is not None:
+            return SqliteJournal.open(launch.folder.journal)
+        launch.folder.create()
+        launch.save()
+        return SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
+
+    def _transport(self) -> Transport:
+        if self.launch.rehearse:
+            return RehearsalTransport(self.launch.job.rehearsal, self._variables)
+        return HttpTransport()
+
+    def _variables(self, task: str) -> Mapping[str, object]:
+        """What a rehearsal's script for this task may name."""
+        job = self.launch.job
+        if task != MERGE:
+            return next((one.variables for one in job.tasks if one.id == task), {})
+        assert self._orchestrator is not None
+        return merge_variables(Results(job, job.tasks, self._orchestrator.outcomes()))
+
+    def _compose(self, cores: Cores, stream: Stream, transport: Transport, host: ToolHost, *, fresh: bool) -> Kit:
+        launch, job = self.launch, self.launch.job
+        slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream)
+        self._begin(cores, stream) if fresh else self._resume(cores, stream)
+        money.set_cap(RUN_NODE, job.limits.budget)
+        agents = min(job.limits.agents, len(job.tasks))
+        slots.set_limit("agents", agents, f"limits.agents = {job.limits.agents}")
+        slots.set_limit(
+            f"model:{launch.endpoint.model}", job.limits.concurrency, f"limits.concurrency = {job.limits.concurrency}"
+        )
+        retry = RetryPolicy()
+        model: Model = ModelClient(
+            endpoint=launch.endpoint,
+            transport=transport,
+            calls=cores.calls,
+            money=money,
+            slots=slots,
+            price=launch.price,
+            stream=stream,
+            retry=retry,
+            timeouts=job.timeouts,
+            dice=self._dice,
+            wall=self._wall,
+            run=launch.run,
+        )
+        tools = ToolScheduler(
+            host=host,
+            slots=slots,
+            calls=cores.calls,
+            stream=stream,
+            retry=retry,
+            timeouts=job.timeouts,
+            dice=self._dice,
+            spill=launch.folder.spill,
+            result_chars=job.limits.result_chars,
+        )
+        return Kit(
+            stream=stream,
+            graph=cores.graph,
+            calls=cores.calls,
+            landing=cores.landing,
+            slots=slots,
+            money=money,
+            model=model,
+            tools=tools,
+            folder=launch.folder,
+            clock=self._wall,
+        )
+
+    def _begin(self, cores: Cores, stream: Stream) -> None:
+        launch, limits = self.launch, self.launch.job.limits
+        started = RunStarted(
+            run=launch.run,
+            name=launch.job.name,
+            model=launch.endpoint.model,
+            rehearsal=launch.rehearse,
+            budget=limits.budget,
+            agents=limits.agents,
+            concurrency=limits.concurrency,
+            version=__version__,
+        )
+        stream.publish(started, PhaseStarted("prepare"), *cores.graph.add(new_tasks(launch.job)))
+
+    def _resume(self, cores: Cores, stream: Stream) -> None:
+        """Say what is known of the broken run, then put back what is to run again."""
+        job, resume = self.launch.job, self.launch.resume
+        in_doubt = len(cores.calls.in_doubt())
+        lost = cores.calls.resolve_in_doubt()
+        for fact in lost:
+            cores.ledger.apply(fact)
+        plan = plan_resume(job, cores.graph, cores.calls, only=resume.only if resume else None)
+        resumed = RunResumed(len(plan.reused), len(plan.resets) + len(plan.added), in_doubt, job.limits.budget)
+        stream.publish(resumed, *lost)
+        stream.publish(PhaseStarted("prepare"), *cores.ledger.recover())
+        events = cores.graph.end_all(plan.dropped) if plan.dropped else []
+        events += cores.graph.reset(plan.resets, specs={task.id: task.spec for task in job.tasks})
+        events += cores.graph.add([task for task in new_tasks(job) if task.id in plan.added])
+        if events:
+            stream.publish(*events)
+
+    # -- working -------------------------------------------------------------------------------------------------
+
+    async def _work(self, orchestrator: Orchestrator) -> Merged:
+        async with asyncio.TaskGroup() as group:
+            listener = group.create_task(self._listen(), name="commands")
+            try:
+                await orchestrator.work()
+                return await orchestrator.merge()
+            finally:
+                listener.cancel()
+
+    async def _listen(self) -> None:
+        """Obey other processes (`centuria cancel`) while the run works."""
+        while True:
+            for command in take_commands(self.launch.folder.path):
+                if command.get("command") == "cancel":
+                    task = command.get("task")
+                    self.cancel(str(task) if task is not None else None, cause="cancelled by command")
+            await asyncio.sleep(_COMMAND_POLL)
+
+    async def _finish(self, orchestrator: Orchestrator, kit: Kit, merged: Merged) -> Report:
+        """Make the run's end a fact, and its folder complete."""
+        launch, outcomes = self.launch, orchestrator.outcomes()
+        orchestrator.restore_files()
+        status, code, cause = verdict(outcomes, merged, stopped=orchestrator.stopped)
+        launch.folder.write("results.jsonl", results_lines(launch.job, outcomes))
+        if merged.cause:
+            kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
+        kit.stream.publish(FileWritten("results.jsonl"), FileWritten("report.html"), RunEnded(status, code, cause))
+        await kit.stream.durable()
+        write_report(launch.folder.path / "report.html", kit.stream.progress)
+        return Report(
+            run=launch.run,
+            folder=launch.folder.path,
+            status=status,
+            exit_code=code,
+            cause=cause,
+            answer=merged.answer,
+            outcomes=outcomes,
+            cost=kit.money.ledger.spent(RUN_NODE),
+            held=kit.money.ledger.held(RUN_NODE),
+            rehearsal=launch.rehearse,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlan:
+    """Which tasks keep their outcome, which run again (id -> epoch), which are new, which the job no longer has."""
+
+    reused: Sequence[str]
+    resets: Mapping[str, int]
+    added: frozenset[str]
+    dropped: Sequence[Outcome]
+
+
+def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozenset[Status] | None = None) -> ResumePlan:
+    """Decide what a resumed run does: all that is not ok, or what had no end and `only` these statuses.
+
+    A task whose text changed, that failed although its conversation had come to its end, or that needs a result
+    which is made again, begins afresh (its epoch rises); all others go on where they were.
+    """
+    resets: dict[str, int] = {}
+    for task in job.tasks:
+        if task.id not in graph:
+            continue
+        known, outcome, epoch = graph.task(task.id), graph.outcome(task.id), calls.epoch(task.id)
+        if known.spec != task.spec:
+            if sorted(graph.needs(task.id)) != sorted(_expanded(task.needs, job, task.id)):
+                raise JobError(
+                    f"The needs of task {task.id!r} have changed.", remedy="Start a new run, or keep its needs."
+                )
+            resets[task.id] = epoch + 1
+        elif outcome is None:
+            resets[task.id] = epoch
+        elif outcome.status is not Status.OK and (only is None or outcome.status in only):
+            ended = outcome.status is Status.FAILED and calls.last_key_done(task.id, epoch)
+            resets[task.id] = epoch + 1 if ended else epoch
+    _spread(resets, graph, calls)
+    current = {task.id for task in job.tasks}
+    return ResumePlan(
+        reused=[task for task in current if task in graph and task not in resets],
+        resets={task: epoch for task, epoch in resets.items() if task in current},
+        added=frozenset(current - set(graph.ids())),
+        dropped=[
+            Outcome(task, Status.SKIPPED, "the job no longer has it")
+            for task in graph.unfinished()
+            if task not in current
+        ],
+    )
+
+
+def _expanded(needs: Sequence[str], job: Job, task: str) -> list[str]:
+    if "*" not in needs:
+        return list(needs)
+    return [other.id for other in job.tasks if "*" not in other.needs and other.id != task]
+
+
+def _spread(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> None:
+    """Whatever was made of a result that is made again, is made again."""
+    queue = list(resets)
+    while queue:
+        for dependent in graph.dependents(queue.pop()):
+            begun = calls.totals(dependent).attempts > 0
+            if dependent in resets or (graph.outcome(dependent) is None and not begun):
+                continue
+            resets[dependent] = calls.epoch(dependent) + (1 if begun else 0)
+            queue.append(dependent)
+
+
+def verdict(outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str) -> tuple[RunStatus, int, str]:
+    """The run's status, exit code and cause, from the census and the merge alone."""
+    statuses = [outcome.status for outcome in outcomes.values()]
+    not_ok = len(statuses) - statuses.count(Status.OK)
+    if stopped:
+        return "cancelled", 130, stopped
+    if Status.BUDGET in statuses or merged.budget:
+        return "budget", 3, merged.cause or f"{statuses.count(Status.BUDGET)} tasks ended for lack of budget"
+    if not_ok == len(statuses):
+        return "failed", 1, "no task ended ok"
+    if not_ok or merged.cause:
+        return "partial", 1, merged.cause or f"{not_ok} of {len(statuses)} tasks did not end ok"
+    return "ok", 0, ""
+
+
+def results_lines(job: Job, outcomes: Mapping[str, Outcome]) -> str:
+    """Every outcome as a line of JSON, in the order of the tasks. Money in dollars."""
+    lines = []
+    for task in job.tasks:
+        end = outcomes.get(task.id)
+        if end is None:
+            continue
+        line = {
+            "id": task.id,
+            "label": task.label,
+            "status": end.status.value,
+            "cause": end.cause,
+            "cut_short": end.cut_short,
+            "answer": end.structured if end.structured is not None else end.text,
+            "steps": end.steps,
+            "attempts": end.attempts,
+            "repairs": end.repairs,
+            "tokens": {"prompt": end.usage.prompt, "cached": end.usage.cached, "output": end.usage.output},
+            "cost": end.cost / 10**12,
+            "held": end.held / 10**12,
+            "seconds": round(end.ended_at - end.started_at, 3),
+        }
+        lines.append(json.dumps(line, ensure_ascii=False))
+    return "".join(line + "\n" for line in lines)

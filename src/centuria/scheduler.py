@@ -1,0 +1,361 @@
+"""The one way to a tool: look up, check, wait for a slot, journal, call, journal, give the slot back.
+
+What a model can mend or must know is a value (`ToolResult`). What it was told is journaled, refusals too, so that a
+resumed conversation reads the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from centuria.admission import Slots
+from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
+from centuria.core.calls import CallLedger, fingerprint
+from centuria.core.names import unknown_tool
+from centuria.core.retry import RetryPolicy
+from centuria.errors import JournalError, OutcomeUnknown, SlotRefused, ToolUnavailable
+from centuria.events import CallEnd, CallOpened, Notice, ServerDown, ServerUp
+from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, ToolSpec, safe_text
+from centuria.ports import Caller, HostedTool, ServerState, ToolHost
+from centuria.settings import Timeouts
+from centuria.stream import Stream
+
+#: A server with one slot and more calls waiting than this is worth a notice.
+LONG_QUEUE = 5
+#: Characters of JSON beyond which a result's structured form is left out; its text, or the file, still has it.
+MAX_STRUCTURED = 200_000
+
+Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
+
+
+@dataclass(frozen=True, slots=True)
+class ToolView:
+    """What one agent may see and call. Siblings with the same servers share it, so `specs` is identical for all."""
+
+    specs: tuple[ToolSpec, ...]
+    tools: Mapping[str, HostedTool] = field(repr=False)
+    scheduler: ToolScheduler = field(repr=False, compare=False)
+
+    def resolve(self, name: str) -> HostedTool | None:
+        """The tool of this name, if it is in this view."""
+        return self.tools.get(name)
+
+    async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
+        """`ToolScheduler.call` within this view."""
+        return await self.scheduler.call(call, caller, self)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One call on its way. `stamp` is its fingerprint."""
+
+    call: ToolCall
+    caller: Caller
+    stamp: str
+    tool: HostedTool
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Closing:
+    """How an attempt ended. With `retry` (seconds) another is to follow, else `result` is what the model gets."""
+
+    end: CallEnd
+    result: ToolResult | None = None
+    error: str = ""
+    retry: float | None = None
+
+
+class ToolScheduler:
+    """Every tool call of a run. Slots are `tool:NAME` and `server:SLUG`, always taken in that order.
+
+    `spill` keeps the whole of a long text and returns the name of its file. `approve` decides on calls of tools that
+    ask first; without it they are refused. Pass `server_changed` to the host as its `on_change`.
+    """
+
+    def __init__(
+        self,
+        *,
+        host: ToolHost,
+        slots: Slots,
+        calls: CallLedger,
+        stream: Stream,
+        retry: RetryPolicy,
+        timeouts: Timeouts,
+        dice: Callable[[], float],
+        spill: Callable[[str, str], str],
+        result_chars: int,
+        approve: Approve | None = None,
+    ) -> None:
+        self._host = host
+        self._slots = slots
+        self._calls = calls
+        self._stream = stream
+        self._retry = retry
+        self._timeouts = timeouts
+        self._dice = dice
+        self._spill = spill
+        self._result_chars = result_chars
+        self._approve = approve
+        self._limited: set[str] = set()
+        self._waiting: Counter[str] = Counter()
+        self._noticed: set[str] = set()
+        self._checks: dict[str, ArgumentCheck] = {}
+        self._views: dict[frozenset[str] | None, tuple[object, ToolView]] = {}
+        for state in host.servers():
+            self.server_changed(state)
+
+    # -- servers and views -------------------------------------------------------------------------------------------
+
+    def server_changed(self, state: ServerState) -> None:
+        """Take note of a server that came up or went down: its limits, and a fact for everyone who watches."""
+        reason = str(state.detail.get("limit_reason", "the server's own"))
+        self._limit(f"server:{state.slug}", state.limit, reason)
+        tools = [tool for tool in self._host.catalogue() if tool.slug == state.slug]
+        for tool in tools:
+            self._limit(f"tool:{tool.name}", tool.limit, reason if tool.limit == state.limit else "set by the job")
+        if state.up:
+            names = tuple(tool.tool for tool in tools)
+            self._stream.publish(ServerUp(state.slug, state.server, names, state.limit))
+        else:
+            self._stream.publish(ServerDown(state.slug, state.server, safe_text(state.reason)))
+
+    def _limit(self, resource: str, limit: int, reason: str) -> None:
+        if resource not in self._limited:  # one that was changed while running stays as it is
+            self._limited.add(resource)
+            self._slots.set_limit(resource, limit, reason)
+
+    def view(self, servers: frozenset[str] | None = None) -> ToolView:
+        """The tools of these servers (names or slugs; None: all), the same object for all who ask alike."""
+        catalogue = self._host.catalogue()
+        edition = tuple((tool.name, tool.key, tool.description) for tool in catalogue)
+        known = self._views.get(servers)
+        if known is not None and known[0] == edition:
+            return known[1]
+        tools = {
+            tool.name: tool for tool in catalogue if servers is None or tool.slug in servers or tool.server in servers
+        }
+        specs = tuple(ToolSpec(tool.name, tool.description, tool.schema) for tool in tools.values())
+        view = ToolView(specs, tools, self)
+        self._views[servers] = (edition, view)
+        return view
+
+    # -- one call ----------------------------------------------------------------------------------------------------
+
+    async def call(self, call: ToolCall, caller: Caller, view: ToolView) -> ToolResult:
+        """Answer one tool call; one that the journal holds as ended is answered from it and nothing runs.
+
+        Everything that can go wrong with a tool is a value. Raises `JournalError`.
+        """
+        stamp = fingerprint("tool", call.name, call.arguments)
+        known = self._calls.find(caller.key, stamp)
+        if known is not None:
+            assert known.result is not None
+            return known.result
+        tool = view.resolve(call.name)
+        if tool is None:
+            return await self._tell(call, caller, stamp, _refusal(unknown_tool(call.name, view.tools)))
+        try:
+            arguments = self._read(tool, call.arguments)
+        except BadArguments as error:
+            text = f"{tool.name} was not called. {error} Correct the arguments and call it again."
+            return await self._tell(call, caller, stamp, _refusal(text))
+        if tool.ask and not (self._approve is not None and await self._approve(tool, caller.key, arguments)):
+            why = "needs approval, and nobody is there to give it" if self._approve is None else "was not approved"
+            return await self._tell(call, caller, stamp, _refusal(f"{tool.name} was not called: it {why}."))
+        return await self._run(_Work(call, caller, stamp, tool, arguments))
+
+    def _read(self, tool: HostedTool, text: str) -> dict[str, Any]:
+        arguments = parse_arguments(text)
+        check = self._checks.get(tool.key)
+        if check is None:
+            check = self._checks[tool.key] = ArgumentCheck(tool.schema)
+        complaint = check.complaint(arguments)
+        if complaint is not None:
+            raise BadArguments(f"The arguments do not fit its schema: {complaint}.")
+        return arguments
+
+    async def _tell(self, call: ToolCall, caller: Caller, stamp: str, result: ToolResult) -> ToolResult:
+        """Answer without sending anything, and keep the answer."""
+        opened = self._calls.open(
+            caller.key, call="tool", name=call.name, fingerprint=stamp, rerun=True, arguments=call.arguments
+        )
+        closed = self._calls.close(caller.key, _attempt_of(opened), end="done", result=result)
+        self._stream.publish(*opened, *closed)
+        await self._stream.durable()
+        return result
+
+    async def _run(self, work: _Work) -> ToolResult:
+        failures = 0
+        while True:
+            try:
+                async with self._both_slots(work.tool, work.caller):
+                    closing = await self._attempt(work, failures)
+            except SlotRefused as error:
+                text = f"{work.tool.name} was not called: {error.message}"
+                return await self._tell(work.call, work.caller, work.stamp, ToolResult(text, ToolEnd.UNAVAILABLE))
+            await self._stream.durable()
+            if closing.result is not None:
+                return closing.result
+            failures += 1
+            await asyncio.sleep(closing.retry or 0.0)
+
+    @asynccontextmanager
+    async def _both_slots(self, tool: HostedTool, caller: Caller) -> AsyncIterator[None]:
+        """Hold a slot of the tool, then one of its server. The order is fixed, so that no two calls wait crosswise."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeouts.queue
+        agent, index, priority = caller.key.task, caller.index, caller.priority
+        self._waiting[tool.slug] += 1
+        waiting = True
+        try:
+            self._notice_queue(tool)
+            async with (
+                self._slots.hold(
+                    f"tool:{tool.name}", agent=agent, index=index, priority=priority, patience=self._timeouts.queue
+                ),
+                self._slots.hold(
+                    f"server:{tool.slug}",
+                    agent=agent,
+                    index=index,
+                    priority=priority,
+                    patience=max(0.0, deadline - loop.time()),
+                ),
+            ):
+                self._waiting[tool.slug] -= 1
+                waiting = False
+                yield
+        finally:
+            self._waiting[tool.slug] -= waiting
+
+    def _notice_queue(self, tool: HostedTool) -> None:
+        slug = tool.slug
+        if self._waiting[slug] <= LONG_QUEUE or slug in self._noticed or self._slots.table.limit(f"server:{slug}") != 1:
+            return
+        self._noticed.add(slug)
+        self._stream.publish(
+            Notice(
+                f"The tool server {tool.server} takes one call at a time, and more than {LONG_QUEUE} are waiting. "
+                f"If it is safe with several at once, set `limit` in [tools.{tool.server}]."
+            )
+        )
+
+    async def _attempt(self, work: _Work, failures: int) -> _Closing:
+        """One attempt, from its row before the call to its row after it, which is published whatever happens."""
+        loop = asyncio.get_running_loop()
+        tool, key = work.tool, work.caller.key
+        opened = self._calls.open(
+            key,
+            call="tool",
+            name=tool.name,
+            fingerprint=work.stamp,
+            rerun=tool.rerun,
+            arguments=work.call.arguments,
+        )
+        self._stream.publish(*opened)
+        began = loop.time()
+        closing = _Closing("failed", error="It was cancelled before it was sent.")
+        try:
+            await self._stream.durable()
+            closing = _unanswered(tool, "It was cancelled while it ran.")
+            began = loop.time()
+            closing = await self._send(work, failures)
+        finally:
+            self._stream.publish(
+                *self._calls.close(
+                    key,
+                    _attempt_of(opened),
+                    end=closing.end,
+                    result=closing.result,
+                    error=closing.error,
+                    total_s=loop.time() - began,
+                )
+            )
+        return closing
+
+    async def _send(self, work: _Work, failures: int) -> _Closing:
+        tool = work.tool
+        seconds = self._timeouts.tool if tool.timeout is None else tool.timeout
+        try:
+            result = await self._host.call(tool.name, work.arguments, timeout=seconds)
+        except ToolUnavailable as error:
+            retry = self._retry.delay(failures + 1, error, self._dice())
+            if retry is not None:
+                return _Closing("failed", error=safe_text(str(error)), retry=retry)
+            return _Closing("done", _unavailable(tool, error, failures + 1))
+        except (OutcomeUnknown, TimeoutError) as error:
+            if isinstance(error, TimeoutError):
+                end, what = ToolEnd.TIMEOUT, f"{tool.name} did not answer within {seconds:g} s."
+            else:
+                end, what = ToolEnd.UNKNOWN, f"{tool.name} gave no answer: {error}"
+            return self._lost(tool, end, safe_text(what), failures)
+        return _Closing("done", self._capped(result, work.caller.key))
+
+    def _lost(self, tool: HostedTool, end: ToolEnd, what: str, failures: int) -> _Closing:
+        """The call was sent and has no answer: again where that is safe, else the model must know."""
+        if not tool.rerun:
+            return _Closing("unknown", ToolResult(f"{what} {_MAY_HAVE_HAPPENED}", end))
+        retry = self._retry.delay(failures + 1, ToolUnavailable(what), self._dice())
+        if retry is not None:
+            return _Closing("lost", error=what, retry=retry)
+        return _Closing("done", ToolResult(f"{what} It was tried {failures + 1} times.", end))
+
+    def _capped(self, result: ToolResult, key: CallKey) -> ToolResult:
+        """The result in valid Unicode and within bounds: the head and the tail of a long text, the rest in a file."""
+        text, spill, structured = safe_text(result.text), result.spill, result.structured
+        if structured is not None:
+            structured = _plain(structured)
+        limit = self._result_chars
+        if len(text) > limit:
+            try:
+                spill = self._spill(str(key), text)
+            except OSError as error:
+                raise JournalError(f"A tool's result cannot be kept: {error}.") from error
+            head = limit * 2 // 3
+            tail = len(text) - (limit - head)
+            note = f"[{tail - head:,} of {len(text):,} characters are left out here; the whole is in {spill}]"
+            text = f"{text[:head]}\n\n{note}\n\n{text[tail:]}"
+        return replace(result, text=text, structured=structured, spill=spill)
+
+
+_MAY_HAVE_HAPPENED = (
+    "It may or may not have happened, and it was not sent again. Check what it would have changed before you call it "
+    "again."
+)
+
+
+def _attempt_of(opened: list[Any]) -> int:
+    event = opened[0]
+    assert isinstance(event, CallOpened)
+    return event.attempt
+
+
+def _refusal(text: str) -> ToolResult:
+    return ToolResult(safe_text(text), ToolEnd.REFUSED)
+
+
+def _unavailable(tool: HostedTool, error: ToolUnavailable, attempts: int) -> ToolResult:
+    text = f"{tool.name} is not available and did not run ({attempts} attempts). {error.message}"
+    return ToolResult(safe_text(text), ToolEnd.UNAVAILABLE)
+
+
+def _unanswered(tool: HostedTool, why: str) -> _Closing:
+    """An attempt that was sent and will have no answer, as the journal keeps it."""
+    if tool.rerun:
+        return _Closing("lost", error=why)
+    return _Closing("unknown", ToolResult(f"{tool.name}: {why} {_MAY_HAVE_HAPPENED}", ToolEnd.UNKNOWN))
+
+
+def _plain(structured: Any) -> Any:
+    """A tool's data as plain JSON in valid Unicode; None where it is too large or no JSON."""
+    try:
+        text = json.dumps(structured, ensure_ascii=False)
+        return json.loads(safe_text(text)) if len(text) <= MAX_STRUCTURED else None
+    except (TypeError, ValueError, RecursionError):
+        return None

@@ -1,0 +1,213 @@
+"""The public face: one `Swarm` runs jobs, maps templates over rows, streams what happens, and resumes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, TypeVar
+
+from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.errors import ConfigurationError
+from centuria.folder import RunFolder, find_run, register
+from centuria.launch import Launch, Origin, new_run_id, prepare, prepare_resume
+from centuria.messages import DOLLAR, Status
+from centuria.run import Report, Run
+from centuria.stream import Item, Stream, Subscription
+
+#: Where runs live unless they are told otherwise: below the current folder.
+RUNS = Path("runs")
+_API_KEY = "CENTURIA_API_KEY"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a new run goes: below `root` under its id, or at `out`."""
+
+    root: Path = RUNS
+    out: Path | None = None
+
+    def new(self, name: str) -> tuple[str, RunFolder]:
+        run = new_run_id(name, time.time())
+        return run, RunFolder(self.out if self.out is not None else self.root / run)
+
+
+class Swarm:
+    """A hundred agents for one job at a time or several, each run with its own budget, journal and folder.
+
+    `model`, `provider`, `base_url`: as in a job's `[model]`; the key comes from the provider's environment variable,
+    or from `api_key`. `tools`: an `mcpServers` JSON file. `budget`: dollars a run (False: no cap; not said: the job's,
+    or 5). Without a key, or with `rehearse=True`, runs are rehearsals and say so. Leaving the block cancels what still
+    runs; partial results are kept.
+    """
+
+    def __init__(
+        self,
+        model: str | None = None,
+        *,
+        provider: str | None = None,
+        base_url: str | None = None,
+        api_key: str | None = None,
+        tools: str | Path | None = None,
+        budget: float | Literal[False] | None = None,
+        agents: int | None = None,
+        concurrency: int | None = None,
+        max_tokens: int | None = None,
+        rehearse: bool = False,
+        runs: str | Path = RUNS,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        self._env = dict(os.environ if env is None else env)
+        if api_key is not None:
+            self._env[_API_KEY] = api_key
+        self._overrides = Overrides(
+            model=model,
+            provider=provider,
+            base_url=base_url,
+            key_env=_API_KEY if api_key is not None else None,
+            budget=budget,
+            agents=agents,
+            concurrency=concurrency,
+            max_tokens=max_tokens,
+            tools=Path(tools) if tools is not None else None,
+        )
+        self._rehearse = rehearse
+        self._root = Path(runs)
+        self._active: dict[asyncio.Task[Any], Run] = {}
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for run in self._active.values():
+            run.cancel(cause="the swarm was closed")
+        if self._active:
+            await asyncio.wait(list(self._active))
+
+    async def map(
+        self,
+        template: str,
+        rows: str | Path | Iterable[Mapping[str, Any]],
+        *,
+        id: str | None = None,
+        label: str | None = None,
+        system: str | None = None,
+        name: str = "map",
+        schema: Mapping[str, Any] | str | Path | None = None,
+        merge: Literal["concatenate", "table", "written"] | None = None,
+        out: str | Path | None = None,
+    ) -> Report:
+        """One subagent a row: `template` filled with the row's columns. `rows`: a CSV or JSONL file, or mappings.
+
+        With a `schema` each answer is JSON of that shape, and the results become a table.
+        """
+        source = Path(rows) if isinstance(rows, str | Path) else list(rows)
+        overrides = self._with(merge=merge, schema=schema)
+        loaded = job_from_prompt(
+            template, source, id=id, label=label, system=system, name=name, overrides=overrides, env=self._env
+        )
+        return await self._follow(self._launch(loaded, out))
+
+    async def run(self, job: str | Path, *, out: str | Path | None = None) -> Report:
+        """Run a job file (a `Path`, or a string that ends in `.toml`), or a goal as one task.
+
+        What this swarm was given (model, budget, tools) takes the place of what the job file says.
+        """
+        return await self._follow(self._launch(self._load(job), out))
+
+    async def stream(self, job: str | Path, *, out: str | Path | None = None) -> AsyncIterator[Item]:
+        """Like `run`, giving every fact (`Record`) and every piece of text (`TextDelta`) as it happens.
+
+        A reader that is too slow gets a `Gap` in place of what it missed. Leaving the loop early cancels the run.
+        """
+        run = Run(self._launch(self._load(job), out))
+        ready: asyncio.Future[Subscription] = asyncio.get_running_loop().create_future()
+        work = asyncio.create_task(self._tracked(run, ready))
+        waits: list[asyncio.Future[Any]] = [ready, work]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if ready.done():
+                async for item in ready.result():
+                    yield item
+            await work
+        finally:
+            if not work.done():
+                run.cancel(cause="its reader went away")
+                with suppress(asyncio.CancelledError):
+                    await work
+
+    async def resume(
+        self, run: str | Path = "last", *, only: Sequence[str] = (), budget: float | None = None
+    ) -> Report:
+        """Go on with a broken run: by folder, id, the start of one, or `last`. `budget`: a new cap in dollars."""
+        statuses = frozenset(Status(status) for status in only) or None
+        launch = prepare_resume(
+            find_run(str(run), self._root),
+            self._env,
+            only=statuses,
+            budget=lambda cap: cap if budget is None else round(budget * DOLLAR),
+            model=self._model,
+        )
+        return await self._follow(launch)
+
+    # -- how -----------------------------------------------------------------------------------------------------
+
+    def _model(self, choice: Any) -> Any:
+        said = {"name": self._overrides.model, "base_url": self._overrides.base_url, "key_env": self._overrides.key_env}
+        return replace(choice, **{key: value for key, value in said.items() if value is not None})
+
+    def _with(self, *, merge: str | None, schema: Mapping[str, Any] | str | Path | None) -> Overrides:
+        if schema is None:
+            return replace(self._overrides, merge=merge)
+        shape = schema if isinstance(schema, Mapping) else Path(schema)
+        return replace(self._overrides, merge=merge or "table", schema=shape)
+
+    def _load(self, job: str | Path) -> LoadedJob:
+        if isinstance(job, Path) or job.endswith(".toml"):
+            return load_job(Path(job), self._overrides, env=self._env)
+        return job_from_goal(job, overrides=self._overrides, env=self._env)
+
+    def _launch(self, loaded: LoadedJob, out: str | Path | None) -> Launch:
+        run, folder = Place(self._root, Path(out) if out is not None else None).new(loaded.job.name)
+        tools = self._overrides.tools
+        origin = Origin(
+            job_file=str(loaded.path.absolute()) if loaded.path else None,
+            tools_file=str(tools.absolute()) if tools is not None else None,
+        )
+        return prepare(loaded, self._env, run=run, folder=folder, rehearse=self._rehearse, origin=origin)
+
+    async def _follow(self, launch: Launch) -> Report:
+        return await self._tracked(Run(launch))
+
+    async def _tracked(self, run: Run, ready: asyncio.Future[Subscription] | None = None) -> Report:
+        current = asyncio.current_task()
+        assert current is not None
+
+        def begun(stream: Stream) -> None:
+            register(run.launch.folder, self._root, run.launch.run)
+            if ready is not None and not ready.done():
+                ready.set_result(stream.subscribe())
+
+        self._active[current] = run
+        try:
+            return await run.execute(begun=begun)
+        finally:
+            del self._active[current]
+
+
+def run_sync(work: Coroutine[Any, Any, _T]) -> _T:
+    """Run one coroutine of the API from code that has no event loop. Raises `ConfigurationError` inside one."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work)
+    work.close()
+    raise ConfigurationError("An event loop is running here already.", remedy="Await the call instead.")

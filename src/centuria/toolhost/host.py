@@ -1,0 +1,189 @@
+"""`McpToolHost`: the connected tool servers of a run, one session each, over stdio and streamable HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from functools import partial
+from typing import Any
+
+import mcp_types as types
+from mcp.client._transport import TransportStreams
+
+from centuria.core.names import manifest_key, qualify
+from centuria.errors import ConfigurationError, ToolUnavailable
+from centuria.messages import ToolResult
+from centuria.ports import HostedTool, ServerState
+from centuria.settings import Timeouts, ToolServer
+from centuria.toolhost.http import http_transport
+from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
+from centuria.toolhost.processes import Warden
+from centuria.toolhost.session import OpenTransport, Phase, Session
+from centuria.toolhost.stdio import Wire, stdio_transport
+
+logger = logging.getLogger(__name__)
+
+MAX_DESCRIPTION = 4_000
+
+
+class McpToolHost:
+    """Tool servers for as long as the `async with` lasts; implements `ports.ToolHost`.
+
+    `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it comes
+    up or goes down; it must not block.
+    Entering returns when each server is up or has failed once; those that failed are tried again in the background.
+    Raises `ConfigurationError` where a required server is not up. Once left, none of its processes is left.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[ToolServer],
+        *,
+        timeouts: Timeouts,
+        dice: Callable[[], float],
+        on_change: Callable[[ServerState], None] | None = None,
+    ) -> None:
+        self._servers = {server.slug: server for server in servers}
+        if len(self._servers) < len(servers):
+            raise ConfigurationError("Two tool servers have one name.", remedy="Give one of them another `slug`.")
+        self._timeouts = timeouts
+        self._dice = dice
+        self.on_change = on_change
+        self._sessions: dict[str, Session] = {}
+        self._tools: dict[str, HostedTool] = {}
+        self._warden: Warden | None = None
+        self._stack = AsyncExitStack()
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> McpToolHost:
+        async with AsyncExitStack() as stack:
+            if any(server.url is None for server in self._servers.values()):
+                self._warden = await stack.enter_async_context(Warden())
+            await self._group.__aenter__()
+            stack.push_async_callback(self._close)
+            starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
+            for slug, server in self._servers.items():
+                session = self._sessions[slug] = Session(
+                    server.name,
+                    self._opener(server),
+                    start_timeout=self._timeouts.server_start,
+                    starts=starts,
+                    dice=self._dice,
+                    on_change=partial(self._changed, slug),
+                )
+                session.start(self._group)
+            for session in self._sessions.values():
+                await session.settled()
+            self._check_required()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self._stack.aclose()
+
+    async def _close(self) -> None:
+        for session in self._sessions.values():
+            session.stop()
+        await self._group.__aexit__(None, None, None)
+
+    def _opener(self, server: ToolServer) -> OpenTransport:
+        def open_transport(wire: Wire) -> AbstractAsyncContextManager[TransportStreams]:
+            if server.url is not None:
+                return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server))
+            assert self._warden is not None
+            return stdio_transport(self._warden, argv_of(server), env=env_of(server), cwd=server.cwd, wire=wire)
+
+        return open_transport
+
+    def _check_required(self) -> None:
+        for slug, session in self._sessions.items():
+            server = self._servers[slug]
+            if server.required and session.phase is not Phase.UP:
+                where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
+                raise ConfigurationError(
+                    f"The required tool server {server.name} did not start: {session.reason}",
+                    remedy=f"Check {where}, or set `required = false` to go on without it.",
+                )
+
+    # -- the catalogue -----------------------------------------------------------------------------------------------
+
+    def catalogue(self) -> Sequence[HostedTool]:
+        """All tools of servers that have been up: in the order of the servers, then by name."""
+        return tuple(self._tools.values())
+
+    def servers(self) -> Sequence[ServerState]:
+        return tuple(self._state(slug) for slug in self._servers)
+
+    def _state(self, slug: str) -> ServerState:
+        server, session = self._servers[slug], self._sessions.get(slug)
+        if session is None:
+            return ServerState(slug, server.name, up=False, limit=limit_of(server), reason="It has not started yet.")
+        detail: dict[str, Any] = {
+            "limit_reason": limit_reason(server),
+            "opened": session.opened,
+            "protocol": session.protocol,
+        }
+        if server.url is None:
+            wire = session.wire
+            warden = self._warden
+            orphans = "ended" if warden is not None and warden.subreaper else "ended with their process group only"
+            detail |= {"pid": wire.pid, "junk": wire.junk, "oversize": wire.oversize, "orphans": orphans}
+        return ServerState(
+            slug,
+            server.name,
+            up=session.phase is Phase.UP,
+            tools=sum(tool.slug == slug for tool in self._tools.values()),
+            limit=limit_of(server),
+            reason=session.reason,
+            detail=detail,
+        )
+
+    def _changed(self, slug: str) -> None:
+        if self._sessions[slug].phase is Phase.UP:
+            self._tools = self._catalogue()
+        if self.on_change is not None:
+            self.on_change(self._state(slug))
+
+    def _catalogue(self) -> dict[str, HostedTool]:
+        tools: dict[str, HostedTool] = {}
+        for slug, session in self._sessions.items():
+            server = self._servers[slug]
+            for listed in session.tools:
+                if server.allow is not None and listed.name not in server.allow:
+                    continue
+                try:
+                    tool = self._hosted(server, listed)
+                except ValueError as error:
+                    logger.warning("Tool %r of server %s is left out: %s", listed.name, server.name, error)
+                    continue
+                if tools.setdefault(tool.name, tool) is not tool:
+                    logger.warning("Tool %s of server %s is left out: its name is taken.", listed.name, server.name)
+        return tools
+
+    def _hosted(self, server: ToolServer, listed: types.Tool) -> HostedTool:
+        trusted = server.builtin is not None or bool(server.trusted & {"*", listed.name})
+        description = (listed.description or listed.title or "")[:MAX_DESCRIPTION]
+        return HostedTool(
+            name=qualify(server.slug, listed.name),
+            slug=server.slug,
+            server=server.name,
+            tool=listed.name,
+            description=description.encode("utf-8", "replace").decode(),
+            schema=listed.input_schema,
+            key=manifest_key(server.name, listed.name, listed.input_schema),
+            limit=server.tool_limits.get(listed.name, limit_of(server)),
+            rerun=trusted,
+            ask=bool(server.ask & {"*", listed.name}),
+            timeout=server.timeout,
+        )
+
+    # -- calls -------------------------------------------------------------------------------------------------------
+
+    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+        tool = self._tools.get(name)
+        if tool is None:
+            raise ToolUnavailable(f"No server has a tool named {name}.")
+        return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)

@@ -1,0 +1,78 @@
+"""What a server's answer, or its failure, comes to for the caller. Pure."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+
+from centuria.errors import OutcomeUnknown, ToolError, ToolUnavailable
+from centuria.messages import ToolEnd, ToolResult
+
+#: HTTP statuses by which a server says that it has not begun: too early, too many, not now.
+_NOT_BEGUN = frozenset({408, 425, 429, 503})
+
+
+def result_of(answer: types.CallToolResult) -> ToolResult:
+    """Text as it is, everything else as a short mark; `structured` is what the tool returned as data."""
+    parts = [_text_of(block) for block in answer.content]
+    structured = answer.structured_content
+    if not parts and structured is not None:
+        parts = [json.dumps(structured, ensure_ascii=False)]
+    end = ToolEnd.ERROR if answer.is_error else ToolEnd.OK
+    return ToolResult("\n".join(parts), end, structured)
+
+
+def _text_of(block: types.ContentBlock) -> str:
+    match block:
+        case types.TextContent():
+            return block.text
+        case types.ImageContent():
+            return f"[image {block.mime_type}, {_size(block.data)}]"
+        case types.AudioContent():
+            return f"[audio {block.mime_type}, {_size(block.data)}]"
+        case types.ResourceLink():
+            return f"[resource {block.uri}]"
+        case types.EmbeddedResource(resource=types.TextResourceContents() as held):
+            return held.text
+        case types.EmbeddedResource(resource=types.BlobResourceContents() as held):
+            return f"[resource {held.uri} {held.mime_type or 'binary'}, {_size(held.blob)}]"
+        case _:
+            return f"[{getattr(block, 'type', 'content')}]"
+
+
+def _size(base64: str) -> str:
+    size = len(base64) * 3 // 4
+    return f"{size} B" if size < 1000 else f"{size / 1000:.0f} kB" if size < 1_000_000 else f"{size / 1e6:.1f} MB"
+
+
+def _facts(error: MCPError) -> dict[str, Any]:
+    return error.data if isinstance(error.data, dict) else {}
+
+
+def lost_in_transport(error: MCPError) -> bool:
+    """Whether the firewall made this error of a connection that failed."""
+    return _facts(error).get("kind") == "transport"
+
+
+def trouble_of(server: str, error: MCPError) -> ToolError | None:
+    """The exception that an error of the firewall's stands for; None: the server itself said no."""
+    facts = _facts(error)
+    match facts.get("kind"):
+        case "transport" if not facts.get("sent"):
+            return ToolUnavailable(f"The server {server} cannot be reached: {error.message}.")
+        case "transport":
+            return OutcomeUnknown(f"The connection to {server} broke during the call: {error.message}.")
+        case "http":
+            status = int(facts.get("status", 0))
+            if status in _NOT_BEGUN:
+                wait = facts.get("retry_after")
+                return ToolUnavailable(
+                    f"The server {server} refused for now: HTTP {status}.",
+                    retry_after=float(wait) if isinstance(wait, int | float) else None,
+                )
+            if status >= 500:
+                return OutcomeUnknown(f"The server {server} failed during the call: HTTP {status}.")
+    return None

@@ -1,0 +1,244 @@
+"""One MCP session and the one task that owns it: opens it, serves, closes it, and opens it again with backoff.
+
+Callers on any task talk to it through `call`; nobody but the owner enters or leaves the SDK's client, whose cancel
+scopes may not cross tasks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, ExitStack
+from enum import Enum
+from typing import Any
+
+import mcp_types as types
+from mcp import Client, MCPError
+from mcp.client._transport import TransportStreams
+from pydantic import ValidationError
+
+from centuria.errors import OutcomeUnknown, ToolUnavailable
+from centuria.messages import ToolEnd, ToolResult
+from centuria.toolhost.results import lost_in_transport, result_of, trouble_of
+from centuria.toolhost.stdio import Wire
+
+logger = logging.getLogger(__name__)
+
+#: Pages of a catalogue; a cursor that comes again ends it too.
+MAX_PAGES = 100
+#: Full-jitter backoff between attempts to open a session: dice() * min(cap, first * 2 ** failures).
+BACKOFF_FIRST, BACKOFF_CAP = 0.25, 30.0
+#: Seconds that closing a session may take.
+CLOSING = 1.7
+#: A session that served this long starts its backoff afresh.
+PROVEN = 30.0
+
+OpenTransport = Callable[[Wire], AbstractAsyncContextManager[TransportStreams]]
+
+
+class Phase(Enum):
+    STARTING = "starting"
+    UP = "up"
+    RETURNING = "returning"  # it was up a moment ago: calls wait for it
+    DOWN = "down"  # it failed to come up: calls are refused at once, attempts go on
+    STOPPED = "stopped"
+
+
+class Session:
+    """A session with one server. `phase` says whether calls can be sent now, `reason` why not."""
+
+    def __init__(
+        self,
+        name: str,
+        open_transport: OpenTransport,
+        *,
+        start_timeout: float,
+        starts: asyncio.Semaphore,
+        dice: Callable[[], float],
+        on_change: Callable[[], None],
+    ) -> None:
+        self.name = name
+        self.phase = Phase.STARTING
+        self.reason = "It is still starting."
+        self.tools: Sequence[types.Tool] = ()
+        self.wire = Wire()
+        self.protocol = ""
+        self.opened = 0
+        self._open_transport = open_transport
+        self._start_timeout = start_timeout
+        self._starts = starts
+        self._dice = dice
+        self._on_change = on_change
+        self._client: Client | None = None
+        self._turned = asyncio.Event()
+        self._owner: asyncio.Task[None] | None = None
+
+    def start(self, group: asyncio.TaskGroup) -> None:
+        self._owner = group.create_task(self._own(), name=f"session {self.name}")
+
+    @property
+    def stopped(self) -> bool:
+        return self.phase is Phase.STOPPED
+
+    async def settled(self) -> None:
+        """Return once it is up or its first attempt has failed."""
+        while self.phase is Phase.STARTING:
+            await self._turned.wait()
+
+    def stop(self) -> None:
+        """Have the owner close the session and end."""
+        was_up = self.phase is Phase.UP
+        self._turn(Phase.STOPPED, "It was stopped.")
+        self.wire.news.set()
+        if not was_up and self._owner is not None:
+            self._owner.cancel()
+
+    def _turn(self, phase: Phase, reason: str = "") -> None:
+        if not self.stopped:
+            self.phase, self.reason = phase, reason
+            turned, self._turned = self._turned, asyncio.Event()
+            turned.set()
+
+    # -- the owner ---------------------------------------------------------------------------------------------------
+
+    async def _own(self) -> None:
+        loop = asyncio.get_running_loop()
+        failures = 0
+        while not self.stopped:
+            began, opened, before = loop.time(), self.opened, self.phase
+            error: Exception | None = None
+            try:
+                await self._open_and_serve()
+            except Exception as caught:  # the edge: whatever a server does, it costs this server alone
+                logger.debug("Session with %s ended", self.name, exc_info=True)
+                error = caught
+            served = self.opened > opened
+            failures = 0 if served and loop.time() - began > PROVEN else failures + 1
+            self._turn(Phase.RETURNING if served else Phase.DOWN, self._why(error, served=served))
+            if served or before is not Phase.DOWN:
+                self._on_change()
+            if not self.stopped:
+                await asyncio.sleep(self._dice() * min(BACKOFF_CAP, BACKOFF_FIRST * 2 ** min(failures, 10)))
+
+    async def _open_and_serve(self) -> None:
+        """One session from start to end. The time-out counts from its launch, not from its wait for a turn."""
+        loop = asyncio.get_running_loop()
+        await self._starts.acquire()
+        with ExitStack() as launching:
+            launching.callback(self._starts.release)
+            wire = self.wire = Wire()
+            async with (
+                asyncio.timeout(self._start_timeout) as deadline,
+                Client(self._open_transport(wire), mode="auto", cache=None) as client,
+            ):
+                self.tools = await list_tools(client)
+                deadline.reschedule(None)
+                launching.close()
+                self.protocol = client.protocol_version
+                self._client = client
+                self.opened += 1
+                self._turn(Phase.UP)
+                self._on_change()
+                try:
+                    await self._serve(client, wire)
+                finally:
+                    self._client = None
+                    wire.lose()
+                    self._turn(Phase.RETURNING, "It closed the connection.")
+                    deadline.reschedule(loop.time() + CLOSING)
+
+    async def _serve(self, client: Client, wire: Wire) -> None:
+        """Return when the session is to end; raise when it turns out to be dead."""
+        while True:
+            await wire.news.wait()
+            wire.news.clear()
+            if self.stopped or wire.lost.is_set():
+                return
+            async with asyncio.timeout(self._start_timeout):  # a caller could not reach it: is it there at all?
+                try:
+                    await client.list_tools()
+                except MCPError as error:
+                    if error.code == types.CONNECTION_CLOSED or lost_in_transport(error):
+                        raise
+
+    def _why(self, error: BaseException | None, *, served: bool) -> str:
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        code = self.wire.code
+        if isinstance(error, ToolUnavailable):
+            what = error.message
+        elif isinstance(error, TimeoutError) and not served:
+            what = f"It did not answer within {self._start_timeout:g} s."
+        elif code is not None:
+            what = f"It ended with code {code}." if code >= 0 else f"It was killed by signal {-code}."
+        elif error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED):
+            what = "It closed the connection."
+        else:
+            what = f"{type(error).__name__}: {str(error)[:300]}"
+        last = self.wire.last_line[:300]
+        return f"{what} Its last words: {last}" if last else what
+
+    # -- callers -----------------------------------------------------------------------------------------------------
+
+    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+        """Call one tool, `timeout` seconds from now at most.
+
+        While a server that was up comes back, the call waits for it; one that failed to come up refuses at once.
+        Raises `ToolUnavailable`, `OutcomeUnknown`, `TimeoutError`.
+        """
+        sent = False
+        try:
+            async with asyncio.timeout(timeout):
+                client = await self._connected()
+                sent = True
+                return result_of(await client.call_tool(tool, dict(arguments)))
+        except TimeoutError:
+            if not sent:
+                raise self._unavailable() from None
+            raise
+        except MCPError as error:
+            return self._met(tool, error)
+        except (RuntimeError, ValidationError) as error:
+            # It ran, and what it answered is not what the protocol, or its own output schema, says.
+            return ToolResult(f"The tool ran, but its answer is not valid: {str(error)[:500]}", ToolEnd.ERROR)
+
+    async def _connected(self) -> Client:
+        while (client := self._client) is None or self.wire.lost.is_set():
+            if self.phase in (Phase.DOWN, Phase.STOPPED):
+                raise self._unavailable()
+            await self._turned.wait()
+        return client
+
+    def _met(self, tool: str, error: MCPError) -> ToolResult:
+        """What an error of the protocol means for the call that met it."""
+        if error.code == types.CONNECTION_CLOSED:
+            raise OutcomeUnknown(f"The server {self.name} went away during the call of {tool}.") from error
+        if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
+            self.wire.lose()  # HTTP 404: the server has forgotten the session; the owner opens another
+            raise ToolUnavailable(f"The session with {self.name} had expired.") from error
+        if lost_in_transport(error):
+            self.wire.news.set()
+        trouble = trouble_of(self.name, error)
+        if trouble is not None:
+            raise trouble from error
+        return ToolResult(error.message[:2000] or f"Error {error.code}.", ToolEnd.ERROR)
+
+    def _unavailable(self) -> ToolUnavailable:
+        return ToolUnavailable(f"The server {self.name} is not available. {self.reason}")
+
+
+async def list_tools(client: Client) -> list[types.Tool]:
+    """All pages of a catalogue, by name; of two tools with one name the first counts."""
+    found: dict[str, types.Tool] = {}
+    seen: set[str] = set()
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            found.setdefault(tool.name, tool)
+        cursor = page.next_cursor
+        if cursor is None or cursor in seen:
+            break
+        seen.add(cursor)
+    return [found[name] for name in sorted(found)]

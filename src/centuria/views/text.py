@@ -1,0 +1,410 @@
+"""A run in words: the summary at its end, `show`, and the same as JSON. Reads a `Progress`, no more."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from centuria.core.measures import Sample, Tokens
+from centuria.core.progress import Progress
+from centuria.core.rows import ResourceRow, TaskRow, bare
+from centuria.messages import DOLLAR, Pico, Status
+from centuria.views.words import clean, counted, dollars, percent, seconds
+
+_NUMBERS = re.compile(r"\d+(?:[.,]\d+)*")
+_IDS = 5
+#: How an attempt ended, in words.
+_ENDS = {"failed": "failed", "lost": "lost (may have been billed)", "unknown": "may have happened"}
+
+
+@dataclass(slots=True)
+class Cause:
+    """Tasks that ended in one way for one reason. `cause` is the first one's; others differ in numbers."""
+
+    status: Status
+    cause: str
+    count: int = 0
+    tasks: list[str] = field(default_factory=list)
+
+
+def causes(progress: Progress) -> list[Cause]:
+    """Why tasks are not ok, the most frequent first."""
+    found: dict[tuple[Status, str], Cause] = {}
+    for row in progress.tasks.values():
+        if row.status is None or row.status is Status.OK:
+            continue
+        key = (row.status, _NUMBERS.sub("#", row.cause))
+        cause = found.setdefault(key, Cause(row.status, row.cause))
+        cause.count += 1
+        if len(cause.tasks) < _IDS:
+            cause.tasks.append(row.task)
+    return sorted(found.values(), key=lambda cause: -cause.count)
+
+
+@dataclass(frozen=True, slots=True)
+class ToolLine:
+    """A tool, or a server whose slots its tools share. `bad` counts calls that were not ok; seconds."""
+
+    name: str
+    resource: ResourceRow
+    calls: int
+    bad: int
+    total: Sample
+
+
+def tool_lines(progress: Progress) -> list[ToolLine]:
+    """Every tool and server that has slots or was called, by name."""
+    lines = []
+    for resource in progress.resources.values():
+        kind, _, name = resource.resource.partition(":")
+        if kind == "tool":
+            lines.append(_tool_line(progress, name, resource))
+        elif kind == "server":
+            total = Sample()
+            lines.append(ToolLine(f"{name} (server)", resource, resource.granted, resource.rejected, total))
+    known = {line.name for line in lines}
+    lines += [_tool_line(progress, name, ResourceRow(name)) for name in progress.tools if name not in known]
+    return sorted(lines, key=lambda line: line.name)
+
+
+def _tool_line(progress: Progress, name: str, resource: ResourceRow) -> ToolLine:
+    calls = progress.tools.get(name)
+    if calls is None:
+        return ToolLine(name, resource, 0, 0, Sample())
+    bad = sum(calls.results.values()) - calls.results["ok"]
+    bad += sum(number for end, number in calls.ends.items() if end != "done" and not calls.results)
+    return ToolLine(name, resource, calls.opened, bad, calls.total)
+
+
+def census_line(progress: Progress) -> str:
+    """`100 ok of 100`, or what else there is: `96 ok, 3 timeout, 1 budget of 100`."""
+    parts = [f"{number:,} {status.value}" for status, number in progress.census().items() if number]
+    if progress.unfinished_count:
+        parts.append(f"{progress.unfinished_count:,} unfinished")
+    return f"{', '.join(parts) or '0 ok'} of {len(progress.tasks):,}"
+
+
+def money_line(progress: Progress) -> str:
+    """Spent, reserved, held and lost, against the cap."""
+    money = progress.money()
+    cap = "no cap" if money.cap is None else f"of {dollars(money.cap)}"
+    parts = [f"{dollars(money.spent)} spent {cap}"]
+    if money.reserved:
+        parts.append(f"{dollars(money.reserved)} reserved")
+    if money.held:
+        parts.append(f"{dollars(money.held)} held for lost attempts")
+    if money.loss:
+        parts.append(f"{dollars(money.loss)} of it on tasks that are not ok")
+    return " · ".join(parts)
+
+
+def summary(progress: Progress, *, folder: str = "") -> str:
+    """The end of a run in a dozen lines. `folder` is where its files are, as the user would type it."""
+    lines = [_headline(progress), census_line(progress)]
+    cut_short = sum(row.cut_short for row in progress.tasks.values())
+    if cut_short:
+        lines[-1] += f" ({counted(cut_short, 'answer')} cut short by a limit)"
+    lines.append("")
+    pairs = [
+        ("cost", money_line(progress)),
+        ("tokens", tokens_line(progress.usage)),
+        ("time", _time_line(progress)),
+        ("model", _model_line(progress)),
+    ]
+    lines += [f"{name:<8}{text}" for name, text in pairs if text]
+    lines += _tool_table(progress)
+    lines += _down_servers(progress)
+    lines += _cause_lines(progress)
+    lines += _notice_lines(progress)
+    lines += _where(progress, folder)
+    return "\n".join(lines) + "\n"
+
+
+def _headline(progress: Progress) -> str:
+    status = progress.status or "not started"
+    line = f"{clean(progress.name or progress.run, 60)}: {status}, {clean(progress.model, 60)}"
+    if progress.cause:
+        line += f" ({clean(progress.cause, 300)})"
+    return line + (" · REHEARSAL: a scripted model, no key, no money" if progress.rehearsal else "")
+
+
+def tokens_line(usage: Tokens) -> str:
+    """Tokens in and out, and what of them was cached or thought; says how many calls told no usage."""
+    if not usage.calls and not usage.missing:
+        return ""
+    text = f"{usage.prompt:,} in"
+    if usage.cached and usage.prompt:
+        text += f" ({percent(usage.cached / usage.prompt)} cached)"
+    text += f" · {usage.output:,} out"
+    if usage.reasoning:
+        text += f" ({usage.reasoning:,} reasoning)"
+    return text + (f" · {counted(usage.missing, 'call')} without usage" if usage.missing else "")
+
+
+def _time_line(progress: Progress) -> str:
+    text = seconds(progress.elapsed())
+    parallel = progress.parallelism()
+    if parallel:
+        text += f" · {parallel:.1f} calls in flight on average"
+    path = progress.critical_path()
+    if path.turns:
+        text += f" · longest chain {counted(path.turns, 'turn')} in {seconds(path.seconds)}"
+    return text + (f" · resumed {counted(len(progress.resumes), 'time')}" if progress.resumes else "")
+
+
+def _model_line(progress: Progress) -> str:
+    opened = sum(row.opened for row in progress.models.values())
+    if not opened:
+        return ""
+    total, first = progress.model_total, progress.first_token
+    text = f"{counted(opened, 'call')} · p50 {seconds(total.p50)}, p99 {seconds(total.p99)}"
+    if first.count:
+        text += f" · first token p50 {seconds(first.p50)}, p99 {seconds(first.p99)}"
+    ends = [
+        f"{number:,} {_ENDS[end]}"
+        for end in _ENDS
+        if (number := sum(row.ends[end] for row in progress.models.values()))
+    ]
+    return " · ".join([text, *ends])
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    """Columns of text, the first to the left and the others to the right."""
+    cells = [list(head), *(list(row) for row in rows)]
+    widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
+    return [
+        "  ".join(
+            [
+                row[0].ljust(widths[0]),
+                *(cell.rjust(width) for cell, width in zip(row[1:], widths[1:], strict=True)),
+            ]
+        )
+        for row in cells
+    ]
+
+
+def _tool_table(progress: Progress) -> list[str]:
+    lines = tool_lines(progress)
+    if not lines:
+        return []
+    head = ("tool", "limit", "calls", "not ok", "peak", "waited p50", "p99", "ran p50", "p99", "occupied")
+    elapsed = progress.elapsed()
+    rows = [
+        (
+            clean(line.name, 40),
+            str(line.resource.limit or "–"),
+            f"{line.calls:,}",
+            f"{line.bad:,}",
+            str(line.resource.peak or "–"),
+            seconds(line.resource.waits.p50),
+            seconds(line.resource.waits.p99),
+            seconds(line.resource.holds.p50),
+            seconds(line.resource.holds.p99),
+            percent(line.resource.occupancy(elapsed)),
+        )
+        for line in lines
+    ]
+    return ["", *table(head, rows)]
+
+
+def _down_servers(progress: Progress) -> list[str]:
+    down = [server for server in progress.servers.values() if not server.up]
+    return [f"server {clean(server.slug, 40)} is down: {clean(server.reason, 300)}" for server in down]
+
+
+def _cause_lines(progress: Progress, most: int = 10) -> list[str]:
+    found = causes(progress)
+    if not found:
+        return []
+    lines = ["", "why"]
+    for cause in found[:most]:
+        names = ", ".join(clean(task, 40) for task in cause.tasks)
+        names += ", …" if cause.count > len(cause.tasks) else ""
+        lines.append(
+            f"  {cause.count:,} {cause.status.value}: {clean(cause.cause, 300) or 'no cause given'} ({names})"
+        )
+    if len(found) > most:
+        lines.append(f"  and {counted(len(found) - most, 'other cause')}; the report lists all")
+    return lines
+
+
+def _notice_lines(progress: Progress, most: int = 10) -> list[str]:
+    notices = [notice for notice in progress.notices if notice.level != "info"]
+    lines = [f"{notice.level}: {clean(notice.text, 400)}" for notice in notices[-most:]]
+    if progress.warnings > len(lines):
+        lines.insert(0, f"({counted(progress.warnings - len(lines), 'earlier warning')} not shown)")
+    return ["", *lines] if lines else []
+
+
+def _where(progress: Progress, folder: str) -> list[str]:
+    lines = []
+    if folder:
+        own = [path for path, task in progress.files.items() if task is None]
+        of_tasks = len(progress.files) - len(own)
+        names = [clean(path, 80) for path in own[:8]] + (
+            [counted(of_tasks, "result file")] if of_tasks else []
+        )
+        lines += ["", f"files   {folder}" + (f": {', '.join(names)}" if names else "")]
+    if progress.status and progress.census()[Status.OK] < len(progress.tasks):
+        lines.append(f"resume  centuria resume {folder or clean(progress.run, 80)}")
+    return lines
+
+
+def show(progress: Progress, *, folder: str = "", most: int = 200) -> str:
+    """The summary and the tasks, those that are not ok first; at most `most` of them."""
+    rows = sorted(progress.tasks.values(), key=lambda row: (row.status is Status.OK, row.index))
+    head = ("task", "status", "cost", "tokens", "turns", "time", "")
+    lines = table(
+        head,
+        (
+            (
+                clean(row.task, 40),
+                row.status.value if row.status else row.doing,
+                dollars(row.cost + row.held),
+                f"{row.usage.total:,}",
+                str(row.steps or row.turn),
+                seconds(lasted(row)),
+                clean(row.cause or row.label, 60),
+            )
+            for row in rows[:most]
+        ),
+    )
+    if len(rows) > most:
+        lines.append(f"and {len(rows) - most:,} more: --json has all of them")
+    return summary(progress, folder=folder) + "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def lasted(row: TaskRow) -> float | None:
+    """Seconds from the start of a task to its end, None without both."""
+    return None if row.started_at is None or row.ended_at is None else row.ended_at - row.started_at
+
+
+# -- JSON ----------------------------------------------------------------------------------------------------
+
+
+def usd(amount: Pico | None) -> float | None:
+    return None if amount is None else amount / DOLLAR
+
+
+def _times(sample: Sample) -> dict[str, float | int | None]:
+    return {
+        "count": sample.count,
+        "mean": sample.mean,
+        "p50": sample.p50,
+        "p99": sample.p99,
+        "max": sample.most if sample.count else None,
+    }
+
+
+def _tokens(usage: Tokens) -> dict[str, int]:
+    return {
+        "prompt": usage.prompt,
+        "cached": usage.cached,
+        "cache_written": usage.cache_written,
+        "output": usage.output,
+        "reasoning": usage.reasoning,
+        "calls_without_usage": usage.missing,
+    }
+
+
+def as_json(progress: Progress) -> dict[str, Any]:
+    """The run as JSON values: dollars, seconds (moments: since 1970), untrusted text as it is."""
+    money = progress.money()
+    path = progress.critical_path()
+    return {
+        "run": progress.run,
+        "name": progress.name,
+        "model": progress.model,
+        "rehearsal": progress.rehearsal,
+        "status": progress.status,
+        "cause": progress.cause,
+        "exit_code": progress.exit_code,
+        "phase": progress.phase,
+        "started_at": progress.started_at,
+        "ended_at": progress.ended_at,
+        "seconds": progress.elapsed(),
+        "resumes": len(progress.resumes),
+        "census": {status.value: number for status, number in progress.census().items()},
+        "unfinished": progress.unfinished_count,
+        "total": len(progress.tasks),
+        "cut_short": sum(row.cut_short for row in progress.tasks.values()),
+        "cost": {
+            "spent": usd(money.spent),
+            "reserved": usd(money.reserved),
+            "held": usd(money.held),
+            "cap": usd(money.cap),
+            "loss": usd(money.loss),
+            "phases": {phase: usd(amount) for phase, amount in money.phases.items()},
+        },
+        "tokens": _tokens(progress.usage),
+        "parallelism": progress.parallelism(),
+        "critical_path": {"tasks": list(path.tasks), "turns": path.turns, "seconds": path.seconds},
+        "models": [
+            {
+                "name": row.name,
+                "calls": row.opened,
+                "ends": dict(row.ends),
+                "cost": usd(row.cost),
+                "tokens": _tokens(row.usage),
+                "first_token": _times(row.first_token),
+                "total": _times(row.total),
+            }
+            for row in progress.models.values()
+        ],
+        "resources": [_resource(progress, row) for row in progress.resources.values()],
+        "servers": [
+            {"slug": row.slug, "server": row.server, "up": row.up, "tools": row.tools, "reason": row.reason}
+            for row in progress.servers.values()
+        ],
+        "causes": [
+            {"status": cause.status.value, "cause": cause.cause, "count": cause.count}
+            for cause in causes(progress)
+        ],
+        "notices": [{"at": row.at, "level": row.level, "text": row.text} for row in progress.notices],
+        "files": [{"path": path, "task": task} for path, task in progress.files.items()],
+        "tasks": [_task(row) for row in progress.tasks.values()],
+    }
+
+
+def _resource(progress: Progress, row: ResourceRow) -> dict[str, Any]:
+    calls = progress.tools.get(bare(row.resource)) if row.resource.startswith("tool:") else None
+    return {
+        "resource": row.resource,
+        "limit": row.limit,
+        "reasons": [{"limit": limit, "reason": reason} for limit, reason in row.reasons],
+        "in_use": row.in_use,
+        "waiting": row.waiting,
+        "peak": row.peak,
+        "peak_waiting": row.peak_waiting,
+        "granted": row.granted,
+        "rejected": row.rejected,
+        "occupancy": row.occupancy(progress.elapsed()),
+        "wait": _times(row.waits),
+        "hold": _times(row.holds),
+        "results": None if calls is None else dict(calls.results),
+    }
+
+
+def _task(row: TaskRow) -> dict[str, Any]:
+    return {
+        "task": row.task,
+        "index": row.index,
+        "label": row.label,
+        "needs": list(row.needs),
+        "state": row.state,
+        "status": row.status.value if row.status else None,
+        "cause": row.cause,
+        "cut_short": row.cut_short,
+        "turns": row.steps or row.turn,
+        "attempts": row.attempts,
+        "tool_calls": row.tool_calls,
+        "repairs": row.repairs,
+        "cost": usd(row.cost),
+        "held": usd(row.held),
+        "tokens": _tokens(row.usage),
+        "waited": row.waited,
+        "started_at": row.started_at,
+        "ended_at": row.ended_at,
+    }

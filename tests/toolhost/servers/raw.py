@@ -1,0 +1,116 @@
+"""A server of few lines that starts at once and misbehaves on request. Standard library only.
+
+python raw.py [MODE..]      modes: mute, crash, refuse, stubborn, garbage, pages, loop
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+
+MODES = set(sys.argv[1:])
+LOCK = threading.Lock()
+TOOLS = ("echo", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
+SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
+busy = 0
+most = 0
+
+
+def send(message: object) -> None:
+    data = json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n"
+    with LOCK:
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+
+
+def answer(number: object, text: str) -> None:
+    send({"id": number, "result": {"content": [{"type": "text", "text": text}], "isError": False}})
+
+
+def call(number: object, name: str, arguments: dict) -> None:  # noqa: C901 - one case for each tool
+    global busy, most
+    match name:
+        case "echo":
+            answer(number, arguments["text"])
+        case "pid":
+            answer(number, str(os.getpid()))
+        case "sleep":
+            time.sleep(arguments["seconds"])
+            answer(number, "awake")
+        case "die":
+            print("I was told to die", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        case "huge":
+            answer(number, "x" * arguments["size"])
+        case "bad_bytes":
+            head = f'{{"jsonrpc":"2.0","id":{json.dumps(number)},"result":{{"content":[{{"type":"text","text":"'
+            with LOCK:
+                sys.stdout.buffer.write(b"\xff\xfe no JSON at all\n" + head.encode() + b'caf\xe9 \\ud800"}]}}\n')
+                sys.stdout.buffer.flush()
+        case "environment":
+            answer(number, json.dumps(dict(os.environ)))
+        case "overlap":
+            with LOCK:
+                busy += 1
+                most = max(most, busy)
+            time.sleep(0.02)
+            with LOCK:
+                busy -= 1
+            answer(number, str(most))
+        case "write":
+            with open(arguments["path"], "a") as file:
+                file.write(arguments["text"] + "\n")
+            if arguments.get("die"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            answer(number, "written")
+
+
+def listing(cursor: str | None) -> dict:
+    tools = [{"name": name, "description": name, "inputSchema": SCHEMA} for name in TOOLS]
+    if "loop" in MODES:
+        return {"tools": tools, "nextCursor": "again"}
+    if "pages" in MODES:
+        page = int(cursor or 0)
+        more = {"nextCursor": str(page + 1)} if page + 1 < len(tools) else {}
+        return {"tools": tools[page : page + 1], **more}
+    return {"tools": tools}
+
+
+def main() -> None:
+    if "crash" in MODES:
+        print("Traceback: no module named nonsense", file=sys.stderr)
+        sys.exit(3)
+    if "stubborn" in MODES:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    for line in sys.stdin.buffer:
+        message = json.loads(line)
+        number, method = message.get("id"), message.get("method")
+        if "mute" in MODES or number is None:
+            continue
+        if "garbage" in MODES:
+            sys.stdout.buffer.write(b"Welcome!\n[1, 2]\n{broken\n\x00\xff\n\n")
+        if method == "initialize":
+            version = message["params"]["protocolVersion"]
+            info = {"name": "raw", "version": "1"}
+            send(
+                {
+                    "id": number,
+                    "result": {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info},
+                }
+            )
+        elif method == "tools/list":
+            send({"id": number, "result": listing((message.get("params") or {}).get("cursor"))})
+        elif method == "tools/call":
+            params = message["params"]
+            threading.Thread(
+                target=call, args=(number, params["name"], params.get("arguments") or {}), daemon=True
+            ).start()
+        else:
+            send({"id": number, "error": {"code": -32601, "message": "Method not found"}})
+    while "stubborn" in MODES:
+        time.sleep(60)
+
+
+main()
