@@ -53,6 +53,11 @@ class Launch:
     resume: Resume | None = None
     remark: str = ""
 
+    @property
+    def priced(self) -> bool:
+        """Whether it is known what the model costs; a rehearsal costs nothing."""
+        return self.rehearse or self.price is not None
+
     def save(self) -> None:
         """Write `job.json` into the run's folder, without keys and without values that could be keys."""
         servers = tuple(replace(server, env={}, headers={}) for server in self.job.servers)

@@ -71,10 +71,18 @@ def concatenate(results: Results) -> str:
 
 
 def columns(results: Results) -> list[str]:
-    """The table's columns: the task's id, then the schema's properties in their order, without the long text."""
+    """The table's columns: the schema's properties in their order, without the long text.
+
+    The task's id comes first, unless one of them tells it already.
+    """
     schema = results.job.merge.schema or {}
     names = [name for name in schema.get("properties", {}) if name != results.job.merge.text]
-    return ["id", *(name for name in names if name != "id")]
+    finished = [(task.id, end.structured) for task, end in results.finished()]
+    told = any(
+        all(isinstance(values, Mapping) and values.get(name) == identity for identity, values in finished)
+        for name in names
+    )
+    return names if told and finished else ["id", *(name for name in names if name != "id")]
 
 
 def rows(results: Results) -> list[dict[str, Any]]:
@@ -83,7 +91,7 @@ def rows(results: Results) -> list[dict[str, Any]]:
     table = []
     for task, end in results.finished():
         values = end.structured if isinstance(end.structured, Mapping) else {}
-        table.append({"id": task.id, **{name: values.get(name) for name in names if name != "id"}})
+        table.append({name: task.id if name == "id" else values.get(name) for name in names})
     return table
 
 

@@ -220,11 +220,12 @@ class Orchestrator:
 
     def _outcome(self, task: str, draft: Draft, status: Status, cause: str, started: float) -> Outcome:
         totals = self._kit.calls.totals(task)
+        said = [draft.text] if status is Status.OK else [draft.text, self._kit.calls.partial(task)]
         return Outcome(
             task=task,
             status=status,
             cause=cause,
-            text=draft.text,
+            text="\n\n".join(text for text in said if text),
             structured=draft.structured if status is Status.OK else None,
             cut_short=draft.cut_short,
             steps=draft.steps,

@@ -29,6 +29,7 @@ from centuria.events import (
     RunEnded,
     RunResumed,
     RunStarted,
+    TaskEnded,
 )
 from centuria.journal import SqliteJournal, take_commands
 from centuria.launch import Launch
@@ -41,7 +42,7 @@ from centuria.model.rehearsal import RehearsalTransport
 from centuria.orchestrator import MERGE, RUN_NODE, Kit, Merged, Orchestrator, new_tasks
 from centuria.ports import Model, ToolHost, Transport
 from centuria.scheduler import ToolScheduler
-from centuria.settings import Job
+from centuria.settings import Endpoint, Job
 from centuria.stream import Stream
 from centuria.toolhost import McpToolHost
 from centuria.views.report import write_report
@@ -52,7 +53,10 @@ RunStatus = Literal["ok", "partial", "failed", "budget", "cancelled"]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run came to. `cost` and `held` are pico-dollars; `exit_code` is the command's."""
+    """What a run came to. `cost` and `held` are pico-dollars; `exit_code` is the command's.
+
+    `priced` False: nobody knows what the model costs, so `cost` leaves out its calls.
+    """
 
     run: str
     folder: Path
@@ -64,10 +68,12 @@ class Report:
     cost: Pico
     held: Pico
     rehearsal: bool
+    priced: bool = True
 
     @property
-    def dollars(self) -> float:
-        return self.cost / 10**12
+    def dollars(self) -> float | None:
+        """What it cost, None where that is not known."""
+        return self.cost / 10**12 if self.priced else None
 
 
 class Cores:
@@ -88,6 +94,8 @@ class Cores:
             self.progress.record(record)
             for core in (self.graph, self.calls, self.ledger, self.landing):
                 core.apply(record.event)
+            if isinstance(record.event, TaskEnded) and record.event.outcome.status is Status.OK:
+                self.calls.forget(record.event.task)
         return seq
 
 
@@ -135,6 +143,8 @@ class Run:
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
             if self._cancelled:
                 orchestrator.cancel(cause=self._cancelled)
+            host.on_change = kit.tools.server_changed
+            stack.callback(_deafen, host)
             merged = await self._work(orchestrator)
             return await self._finish(orchestrator, kit, merged)
 
@@ -165,6 +175,8 @@ class Run:
         launch, job = self.launch, self.launch.job
         slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream)
         self._begin(cores, stream) if fresh else self._resume(cores, stream)
+        if not launch.priced:
+            stream.publish(Notice(unpriced(launch.endpoint), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)
         agents = min(job.limits.agents, len(job.tasks))
         slots.set_limit("agents", agents, f"limits.agents = {job.limits.agents}")
@@ -266,12 +278,12 @@ class Run:
         launch, outcomes = self.launch, orchestrator.outcomes()
         orchestrator.restore_files()
         status, code, cause = verdict(outcomes, merged, stopped=orchestrator.stopped)
-        launch.folder.write("results.jsonl", results_lines(launch.job, outcomes))
+        launch.folder.write("results.jsonl", results_lines(launch.job, outcomes, priced=launch.priced))
         if merged.cause:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
         kit.stream.publish(FileWritten("results.jsonl"), FileWritten("report.html"), RunEnded(status, code, cause))
         await kit.stream.durable()
-        write_report(launch.folder.path / "report.html", kit.stream.progress)
+        await asyncio.to_thread(write_report, launch.folder.path / "report.html", kit.stream.progress)
         return Report(
             run=launch.run,
             folder=launch.folder.path,
@@ -283,7 +295,13 @@ class Run:
             cost=kit.money.ledger.spent(RUN_NODE),
             held=kit.money.ledger.held(RUN_NODE),
             rehearsal=launch.rehearse,
+            priced=launch.priced,
         )
+
+
+def _deafen(host: McpToolHost) -> None:
+    """Servers that are stopped at the end of a run are no news."""
+    host.on_change = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,8 +383,14 @@ def verdict(outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str) ->
     return "ok", 0, ""
 
 
-def results_lines(job: Job, outcomes: Mapping[str, Outcome]) -> str:
-    """Every outcome as a line of JSON, in the order of the tasks. Money in dollars."""
+def unpriced(endpoint: Endpoint) -> str:
+    """What is said of a model that has no price and no cap that would need one."""
+    model = json.dumps(endpoint.model, ensure_ascii=False)
+    return f"No price is known for {endpoint.model}: its calls are unpriced. Add [prices.{model}] to the job file."
+
+
+def results_lines(job: Job, outcomes: Mapping[str, Outcome], *, priced: bool = True) -> str:
+    """Every outcome as a line of JSON, in the order of the tasks. Money in dollars, null where it is not known."""
     lines = []
     for task in job.tasks:
         end = outcomes.get(task.id)
@@ -383,8 +407,8 @@ def results_lines(job: Job, outcomes: Mapping[str, Outcome]) -> str:
             "attempts": end.attempts,
             "repairs": end.repairs,
             "tokens": {"prompt": end.usage.prompt, "cached": end.usage.cached, "output": end.usage.output},
-            "cost": end.cost / 10**12,
-            "held": end.held / 10**12,
+            "cost": end.cost / 10**12 if priced else None,
+            "held": end.held / 10**12 if priced else None,
             "seconds": round(end.ended_at - end.started_at, 3),
         }
         lines.append(json.dumps(line, ensure_ascii=False))

@@ -82,6 +82,7 @@ class Feed:
     def __init__(self, progress: Progress) -> None:
         self.progress = progress
         self._readers: list[Subscription] = []
+        self._closed = False
 
     def relay(self, record: Record) -> None:
         """Show a record that is kept already: this is how a second process watches a run."""
@@ -91,7 +92,10 @@ class Feed:
     def subscribe(self, *, bound: int = 10_000, deltas: bool = True) -> Subscription:
         """A reader of everything from now on, holding at most `bound` items for it."""
         reader = Subscription(bound, deltas=deltas)
-        self._readers.append(reader)
+        if self._closed:
+            reader._close()
+        else:
+            self._readers.append(reader)
         return reader
 
     def unsubscribe(self, reader: Subscription) -> None:
@@ -100,7 +104,8 @@ class Feed:
         reader._close()
 
     def close(self) -> None:
-        """End every subscription after what it still holds."""
+        """End every subscription, later ones too, after what it still holds."""
+        self._closed = True
         for reader in self._readers:
             reader._close()
         self._readers.clear()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from centuria.config import GOAL, Choice, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.config import GOAL, Choice, LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.core.calls import content_id
 from centuria.errors import JobError
 from centuria.messages import DOLLAR
@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load(folder: Path, text: str = JOB, overrides: Overrides | None = None):  # type: ignore[no-untyped-def]
+def load(folder: Path, text: str = JOB, overrides: Overrides | None = None) -> LoadedJob:
     (folder / "reports.toml").write_text(text)
     return load_job(folder / "reports.toml", overrides, env={})
 
@@ -168,7 +168,9 @@ def test_a_schema_may_stand_in_the_job_file(folder: Path) -> None:
 
 
 def test_the_kept_source_is_json_and_holds_no_secret(folder: Path) -> None:
-    text = JOB + """
+    text = (
+        JOB
+        + """
 [tools.a]
 command = "x"
 args = ["--token", "sk-proj-abcdefghijklmnop", "plain"]
@@ -177,6 +179,7 @@ env = { A = "hunter2-secret", B = "${B:-}" }
 url = "https://user:hunter2@example.com/mcp?key=hunter2"
 headers = { Authorization = "Bearer ${B:-}", X = "Bearer hunter2" }
 """
+    )
     source = load(folder, text).job.source
     kept = json.dumps(source)
     assert "hunter2" not in kept

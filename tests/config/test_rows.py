@@ -109,7 +109,7 @@ def test_where_picks_rows_without_counting_the_others_as_left_out() -> None:
     table = rows_from([{"S": "Banks", "n": 1}, {"S": "Oil", "n": 2}, {"S": "Gas", "n": 2}])
     assert choose(table, Choice(where={"S": ("Oil", "Gas")})).rows == (1, 2)
     assert choose(table, Choice(where={"n": (2,), "S": ("Gas",)})).rows == (2,)
-    assert choose(table, Choice(where={"n": ("1",)})) .left_out == ()
+    assert choose(table, Choice(where={"n": ("1",)})).left_out == ()
 
 
 def test_the_limit_is_taken_after_the_order() -> None:

@@ -12,7 +12,9 @@ from centuria.events import fold
 def test_an_agent_is_asked_to_land_at_85_percent_and_only_once() -> None:
     landing = SoftLanding()
     assert landing.check("a", 0, 1, {"steps": 0.84}, replayed=False) == []
-    assert [event.limit for event in landing.check("a", 0, 2, {"steps": 0.2, "tokens": 0.85}, replayed=False)] == ["tokens"]
+    assert [event.limit for event in landing.check("a", 0, 2, {"steps": 0.2, "tokens": 0.85}, replayed=False)] == [
+        "tokens"
+    ]
     assert landing.asked("a", 0, 2) == "tokens"
     assert landing.check("a", 0, 3, {"tokens": 0.99}, replayed=False) == []
     assert landing.asked("a", 0, 3) is None
@@ -28,7 +30,9 @@ def test_the_first_turn_and_a_replayed_turn_are_never_newly_made_a_recovery_turn
 def test_replay_equals_live(asks: list[tuple[str, int, int, float]]) -> None:
     live, replayed = SoftLanding(), SoftLanding()
     events = [
-        event for task, epoch, turn, used in asks for event in live.check(task, epoch, turn, {"x": used}, replayed=False)
+        event
+        for task, epoch, turn, used in asks
+        for event in live.check(task, epoch, turn, {"x": used}, replayed=False)
     ]
     fold(replayed, events)
     assert replayed == live

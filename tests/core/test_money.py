@@ -121,6 +121,19 @@ def test_a_waiter_is_refused_the_moment_that_it_can_no_longer_fit() -> None:
     assert ledger.held("run") == 60
 
 
+def test_who_stood_behind_one_that_is_refused_at_a_cap_further_up_goes_at_once() -> None:
+    ledger = ledger_with(run=100, team=50, other=None)
+    ledger.reserve(1, "team", 30)
+    ledger.reserve(2, "team", 40)
+    ledger.reserve(3, "team", 5)
+    ledger.reserve(4, "other", 62)
+    assert ledger.settle(4, 62) == [
+        MoneySettled(4, 62),
+        MoneyRefused(2, "team", 40, affordable=38, limited_by="run"),
+        MoneyReserved(3, "team", 5),
+    ]
+
+
 def test_a_small_request_does_not_overtake_a_big_one_at_the_same_cap() -> None:
     ledger = ledger_with(run=100)
     ledger.reserve(1, "run", 50)

@@ -63,8 +63,9 @@ class Plain:
         return refused, granted
 
 
-amounts = st.integers(1, 12)
 nodes = st.sampled_from(list(PARENTS))
+asks = st.lists(st.tuples(nodes, st.integers(1, 12)), min_size=1, max_size=5)
+limits = st.sampled_from([None, 10, 14, 20, 30])
 
 
 @settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
@@ -77,7 +78,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.number = 0
         self.lowered = False
 
-    @initialize(caps=st.lists(st.none() | st.integers(0, 30), min_size=6, max_size=6))
+    @initialize(caps=st.lists(limits, min_size=6, max_size=6))
     def plant(self, caps: list[int | None]) -> None:
         for (node, parent), cap in zip(PARENTS.items(), caps, strict=True):
             self.journal += self.live.set_cap(node, cap, parent=parent)
@@ -89,7 +90,11 @@ class LedgerMachine(RuleBasedStateMachine):
         assert [fact.hold for fact in facts if isinstance(fact, MoneyReserved)] == granted
         self.journal += facts
 
-    @rule(node=nodes, amount=amounts)
+    @rule(several=asks)
+    def reserve_several(self, several: list[tuple[str, int]]) -> None:
+        for node, amount in several:
+            self.reserve(node, amount)
+
     def reserve(self, node: str, amount: int) -> None:
         self.number += 1
         self.plain.waiting[self.number] = (node, amount)
@@ -127,7 +132,7 @@ class LedgerMachine(RuleBasedStateMachine):
         self.plain.waiting.pop(hold, None)
         self.compare(self.live.release(hold))
 
-    @rule(node=nodes, cap=st.none() | st.integers(0, 40))
+    @rule(node=nodes, cap=limits | st.integers(0, 40))
     def set_cap(self, node: str, cap: int | None) -> None:
         before = self.plain.caps[node]
         self.lowered = self.lowered or (cap is not None and (before is None or cap < before))

@@ -1,4 +1,4 @@
-"""Disks that are full, read-only, locked or damaged: an error that can be mended, and nothing lost that was committed."""
+"""Disks that are full, read-only, locked or damaged: an error with a remedy, and nothing lost that was committed."""
 
 from __future__ import annotations
 
@@ -115,43 +115,54 @@ async def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder that every user may enter."""
+    """A folder that every user may enter, which those of tests are not."""
     with tempfile.TemporaryDirectory() as name:
         Path(name).chmod(0o755)
         yield Path(name)
 
 
-def as_nobody(code: str, path: Path) -> str:
-    """Run code without the rights of root, to whom nothing is read-only. Its output."""
-    user = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
-    command = [sys.executable, "-c", code, str(path)]
-    try:
-        there = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd="/", **user)
-    except PermissionError:
-        pytest.skip("this interpreter cannot be run by another user")
-    if "ModuleNotFoundError" in there.stderr or "PermissionError: [Errno 13] Permission denied: '/" in there.stderr:
-        pytest.skip("the package cannot be read by another user")
-    assert there.returncode == 0, there.stderr
-    return there.stdout
-
-
-TRY_TO_WRITE = """if True:
-    import sys, pathlib
+BECOME_NOBODY = """if True:
+    import importlib.metadata, os, pathlib, sys
     from centuria.errors import JournalError
-    from centuria.journal import SqliteJournal
+    from centuria.events import Notice, decode, encode
+    from centuria.journal import JournalReader, SqliteJournal
+    decode(encode(Notice("what is imported late is imported now")))
+    importlib.metadata.version("centuria")
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setgid(65534)
+        os.setuid(65534)
     path = pathlib.Path(sys.argv[1])
+"""
+
+TRY_TO_WRITE = """
     try:
         SqliteJournal.open(path) if path.exists() else SqliteJournal.create(path, run="r", name="n")
     except JournalError as error:
         print(error)
 """
 
-READ = """if True:
-    import sys, pathlib
-    from centuria.journal import JournalReader
-    with JournalReader(pathlib.Path(sys.argv[1])) as reader:
+READ = """
+    with JournalReader(path) as reader:
         print(len(list(reader.records())), reader.writer)
 """
+
+
+def as_nobody(code: str, path: Path) -> str:
+    """Run code with the folder read-only, and without the rights of root, to whom nothing is. Its output."""
+    files = list(path.parent.iterdir())
+    for file in files:
+        file.chmod(0o444)
+    path.parent.chmod(0o555)
+    try:
+        command = [sys.executable, "-c", BECOME_NOBODY + code, str(path)]
+        there = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    finally:
+        path.parent.chmod(0o755)
+        for file in files:
+            file.chmod(0o644)
+    assert there.returncode == 0, there.stderr
+    return there.stdout
 
 
 async def test_a_read_only_folder_is_refused_with_a_remedy_and_can_be_read(open_folder: Path) -> None:
@@ -178,7 +189,7 @@ async def test_a_run_that_was_killed_can_be_read_in_a_read_only_folder(open_fold
             os.kill(os.getpid(), 9)
         asyncio.run(main())
     """
-    subprocess.run([sys.executable, "-c", code, str(path)], timeout=60, check=False)
+    await asyncio.to_thread(subprocess.run, [sys.executable, "-c", code, str(path)], timeout=60, check=False)
     assert path.with_name("journal.sqlite-wal").stat().st_size > 0
     assert as_nobody(READ, path) == "40 None\n"
 
@@ -240,7 +251,7 @@ async def test_a_file_that_was_cut_off_is_read_as_far_as_it_goes_and_never_writt
     assert error is not None
     assert f"from record {number + 1} on" in str(error)
     assert "damaged" in str(error)
-    assert 2000 * share * 0.7 < number < 2000
+    assert 2000 * share * 0.6 < number < 2000
     with pytest.raises(JournalError, match=f"from record {number + 1} on"):
         SqliteJournal.open(path)
     assert path.read_bytes() == cut
@@ -281,4 +292,16 @@ async def test_a_missing_record_is_named(tmp_path: Path) -> None:
     assert number == 6
     assert "from record 7 on" in str(error)
     with pytest.raises(JournalError, match="from record 7 on"):
+        SqliteJournal.open(path)
+
+
+async def test_damage_outside_the_records_is_found_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "journal.sqlite"
+    await make(path, 20)
+    with closing(sqlite3.connect(path)) as other:
+        ((page,),) = other.execute("SELECT rootpage FROM sqlite_master WHERE name = 'calls'").fetchall()
+    content = path.read_bytes()
+    path.write_bytes(content[: (page - 1) * 4096] + b"\xee" * 4096 + content[page * 4096 :])
+    assert numbers_read(path) == (20, None)
+    with pytest.raises(JournalError, match="its 20 records can be read"):
         SqliteJournal.open(path)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from centuria.core.progress import Progress
 from centuria.errors import JournalError
 from centuria.events import Event, Notice, Record, TextDelta
-from centuria.stream import Gap, Item, Stream, Subscription
+from centuria.stream import Feed, Gap, Item, Stream, Subscription
 from centuria.testing.journal import MemoryJournal
 
 
@@ -144,6 +144,14 @@ async def test_a_reader_that_comes_after_the_end_ends_at_once() -> None:
     stream, _ = make()
     stream.close()
     assert [item async for item in stream.subscribe()] == []
+
+
+async def test_a_second_process_shows_its_readers_what_is_kept_already() -> None:
+    feed = Feed(Progress())
+    reader = feed.subscribe()
+    feed.relay(Record(1, 5.0, fact(1)))
+    assert feed.progress.seq == 1
+    assert await take_what_is_there(reader) == [Record(1, 5.0, fact(1))]
 
 
 async def test_a_reader_without_deltas_gets_facts_only() -> None:

@@ -55,7 +55,7 @@ STREAM = (
     b": keep-alive\r\n\r\n"
     + chunk({"role": "assistant", "content": ""})
     + chunk({"reasoning_content": "Nachdenken über 한국어 und 😀."})
-    + 'data: {"choices":[{"index":0,\ndata: "delta":{"content":"Grüße, 한국어, 😀"}}]}\n\n'.encode()
+    + 'data: {"choices":[{"index":0,\r\ndata: "delta":{"content":"Grüße, 한국어, 😀"}}]}\r\n\r\n'.encode()
     + b"event: ping\rdata: {}\r\r"
     + calls(fragment(0, "functions.a:0", "a", ""), fragment(0, None, None, '{"x":'), fragment(0, None, None, "1}"))
     + end("tool_calls").replace(b"\n", b"\r\n")
@@ -123,8 +123,7 @@ def test_json_that_is_nested_without_end_is_rubbish() -> None:
         decode(b"data: " + b"[" * 200_000 + b"\n\n")
 
 
-# -- the stream
-# ------------------------------------------------------------------------------------------------------
+# -- the stream ----------------------------------------------------------------------------------------------
 
 
 def test_an_answer_without_done_is_whole_when_it_gave_its_reason_to_finish() -> None:
@@ -261,8 +260,7 @@ def test_a_comment_is_no_sign_of_life() -> None:
     assert decoder.begun
 
 
-# -- one document
-# ----------------------------------------------------------------------------------------------------
+# -- one document --------------------------------------------------------------------------------------------
 
 
 def document(message: dict[str, Any], finish: str = "stop", **more: Any) -> bytes:
@@ -287,8 +285,7 @@ def test_an_error_document_with_status_200_is_an_error() -> None:
         decode(json.dumps([{"error": {"message": "No money", "type": "x"}}]).encode())
 
 
-# -- tool calls
-# ------------------------------------------------------------------------------------------------------
+# -- tool calls ----------------------------------------------------------------------------------------------
 
 A, B = ("a", '{"x": 1}'), ("b", '{"y": 2}')
 
@@ -317,6 +314,16 @@ A, B = ("a", '{"x": 1}'), ("b", '{"y": 2}')
             [fragment(0, "1", "a", '{"x": '), fragment(0, None, None, "1}"), fragment(0, "2", "b", B[1])],
             [A, B],
             id="index repeated",
+        ),
+        pytest.param(
+            [
+                fragment(0, "1", "a", ""),
+                fragment(0, None, None, A[1]),
+                fragment(0, "2", "a", ""),
+                fragment(0, None, None, A[1]),
+            ],
+            [A, A],
+            id="index repeated, one tool",
         ),
         pytest.param(
             [
@@ -402,8 +409,7 @@ def test_an_answer_cut_by_its_limit_before_any_text_is_an_answer_of_length() -> 
     assert (got.finish, got.message.content) == ("length", "")
 
 
-# -- caps
-# ------------------------------------------------------------------------------------------------------------
+# -- caps ----------------------------------------------------------------------------------------------------
 
 
 def test_more_calls_than_any_turn_has_are_refused() -> None:

@@ -1,6 +1,6 @@
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,8 +28,10 @@ from centuria.events import (
     MoneyReleased,
     MoneyReserved,
     MoneySettled,
+    Record,
     SlotGranted,
     SlotLeft,
+    TextDelta,
     fold,
 )
 from centuria.messages import DOLLAR, Message, Usage
@@ -63,8 +65,7 @@ def in_turn(*replies: Reply) -> Script:
     return lambda body: next(left, last)
 
 
-# -- an answer
-# -------------------------------------------------------------------------------------------------------
+# -- an answer -----------------------------------------------------------------------------------------------
 
 
 async def test_an_answer_is_paid_by_its_usage_and_the_row_is_there_before_and_after_it() -> None:
@@ -98,14 +99,14 @@ async def test_nothing_is_sent_before_its_row_is_durable_nor_returned_before_its
     async with FakeUpstream() as upstream, desk(upstream, journal=journal) as d:
         journal.hold()
         task = asyncio.create_task(d.client.chat(ask(), caller()))
-        while d.calls.in_doubt() == []:
+        await d.until(lambda item: isinstance(item, Record) and isinstance(item.event, CallOpened))
+        for _ in range(100):
             await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
         assert upstream.opened == 0
         journal.flush(keep_holding=True)
-        while d.calls.in_doubt():
-            await asyncio.sleep(0.01)
-        await asyncio.sleep(0.02)
+        await d.until(lambda item: isinstance(item, Record) and isinstance(item.event, MoneySettled))
+        for _ in range(100):
+            await asyncio.sleep(0)
         assert not task.done() and len(upstream.requests) == 1
         journal.flush()
         assert (await task).message.content == "Hello."
@@ -153,7 +154,8 @@ async def test_deltas_carry_their_attempt_and_say_what_is_reasoning() -> None:
 async def test_an_upstream_that_never_ends_its_body_does_not_keep_the_answer() -> None:
     body = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}]}\n\ndata: [DONE]\n\n'
     async with FakeUpstream(lambda _: Raw((body,), end=False)) as upstream, desk(upstream) as d:
-        assert (await d.client.chat(ask(), caller())).message.content == "Hi"
+        async with asyncio.timeout(3):
+            assert (await d.client.chat(ask(), caller())).message.content == "Hi"
         await upstream.until(lambda: upstream.connections == 0)
 
 
@@ -164,8 +166,7 @@ async def test_an_answer_that_is_whole_is_kept_although_its_connection_breaks() 
         assert [row.end for row in d.closed] == ["done"] and len(upstream.requests) == 1
 
 
-# -- ends without an answer
-# ------------------------------------------------------------------------------------------
+# -- ends without an answer ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -258,8 +259,7 @@ async def test_usage_inside_the_choice_is_paid_as_well() -> None:
         assert d.ledger.spent("run") == cost(PRICE, Usage(100, output=10))
 
 
-# -- time-outs
-# -------------------------------------------------------------------------------------------------------
+# -- time-outs -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -300,20 +300,7 @@ async def test_a_total_time_out_after_text_is_not_tried_again_and_keeps_its_part
         d.assert_nothing_is_left_open()
 
 
-async def test_a_retry_waits_for_as_long_as_the_upstream_asks_holding_neither_slot_nor_money() -> None:
-    limited = HttpError(429, "rate_limit_reached_error", headers={"retry-after-ms": "60"})
-    async with FakeUpstream(in_turn(limited, Text("Hi"))) as upstream, desk(upstream, limit=1) as d:
-        task = asyncio.create_task(d.client.chat(ask(), caller()))
-        while not d.closed:
-            await asyncio.sleep(0.001)
-        assert d.table.in_use("model:kimi-k2.5") == 0 and d.ledger.open_holds() == ()
-        began = asyncio.get_running_loop().time()
-        await task
-        assert asyncio.get_running_loop().time() - began > 0.05
-
-
-# -- slots
-# -----------------------------------------------------------------------------------------------------------
+# -- slots ---------------------------------------------------------------------------------------------------
 
 
 async def test_no_more_calls_are_in_flight_than_there_are_slots() -> None:
@@ -338,8 +325,7 @@ async def test_a_call_that_gets_no_slot_in_time_gives_its_money_back() -> None:
         d.assert_nothing_is_left_open()
 
 
-# -- money
-# -----------------------------------------------------------------------------------------------------------
+# -- money ---------------------------------------------------------------------------------------------------
 
 
 async def test_ten_leave_and_ninety_end_for_the_budget_and_nothing_paid_is_lost() -> None:
@@ -386,11 +372,27 @@ async def test_an_answer_is_shrunk_to_what_is_affordable_and_below_the_floor_ref
             d.assert_nothing_is_left_open()
 
 
+async def test_near_the_cap_bytes_are_counted_whatever_the_ratio_was_so_far() -> None:
+    """Many prompts of four bytes a token, then one of a byte a token, as dear as what is left allows."""
+    thin = iter([True] * 21)
+    async with (
+        FakeUpstream(lambda _: Text("Hi"), tokenise=lambda b: len(b) // (4 if next(thin, False) else 1)) as upstream,
+        desk(upstream) as d,
+    ):
+        for turn in range(21):
+            await d.client.chat(ask("0123456789" * 400, max_tokens=10), caller(turn=turn))
+        left = 5000 * PRICE.input
+        d.money.set_cap("run", d.ledger.spent("run") + left)
+        await d.client.chat(ask("0123456789" * 400, max_tokens=10), caller(turn=21))
+        assert d.opened[20].reserved < d.closed[21].cost <= d.opened[21].reserved <= left
+        d.assert_nothing_is_left_open()
+
+
 async def test_without_a_cap_and_a_price_a_call_costs_nothing_and_is_made() -> None:
     async with FakeUpstream() as upstream, desk(upstream, cap=None, price=None) as d:
         await d.client.chat(ask(), caller())
-        await d.client.chat(ask(model="another"), caller("b")) if False else None
         assert d.closed[0].cost == 0 and d.opened[0].reserved == 0 and d.closed[0].usage is not None
+        d.assert_nothing_is_left_open()
 
 
 async def test_another_model_than_the_priced_one_is_refused_under_a_cap() -> None:
@@ -432,8 +434,7 @@ def test_no_prompt_costs_more_than_its_reservation(prompts: list[str]) -> None:
     asyncio.run(main())
 
 
-# -- cancellation
-# ----------------------------------------------------------------------------------------------------
+# -- cancellation --------------------------------------------------------------------------------------------
 
 
 class EagerlyFlushed(MemoryJournal):
@@ -445,9 +446,9 @@ class EagerlyFlushed(MemoryJournal):
         asyncio.get_running_loop().call_soon(lambda: self.flush(keep_holding=True))
 
 
-async def cancelled_after(steps: int, d: Desk, talk: Callable[[], Any]) -> bool:
+async def cancelled_after(steps: int, d: Desk) -> bool:
     """Whether the call was still under way when it was cancelled after so many turns of the event loop."""
-    task = asyncio.ensure_future(talk())
+    task = asyncio.create_task(d.client.chat(ask(), caller()))
     for _ in range(steps):
         await asyncio.sleep(0)
         if task.done():
@@ -465,7 +466,7 @@ async def test_cancelled_at_any_await_a_call_leaves_no_hold_no_slot_and_no_open_
     async with FakeUpstream(lambda _: Text("Hello there.", "Hm.", piece=2)) as upstream:
         for steps in range(400):
             async with desk(upstream, journal=EagerlyFlushed(), limit=1) as d:
-                running = await cancelled_after(steps, d, lambda d=d: d.client.chat(ask(), caller()))
+                running = await cancelled_after(steps, d)
                 d.assert_nothing_is_left_open()
                 ends |= {row.end for row in d.closed}
                 held = sum(row.reserved for row, shut in zip(d.opened, d.closed, strict=True) if shut.end == "lost")
@@ -503,8 +504,7 @@ async def test_a_call_cancelled_with_its_answer_in_hand_keeps_what_was_paid() ->
     body = b'data: {"choices":[{"delta":{"content":"Hi"},"finish_reason":"stop"}],' + usage + b"}\n\n"
     async with FakeUpstream(lambda _: Raw((body,), end=False)) as upstream, desk(upstream) as d:
         task = asyncio.create_task(d.client.chat(ask(), caller()))
-        while not await_text(d):
-            await asyncio.sleep(0.001)
+        await d.until(lambda item: isinstance(item, TextDelta))
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -515,12 +515,7 @@ async def test_a_call_cancelled_with_its_answer_in_hand_keeps_what_was_paid() ->
         assert later.find(caller().key, d.opened[0].fingerprint) is not None
 
 
-def await_text(d: Desk) -> bool:
-    return any(getattr(item, "kind", "") == "text_delta" for item in d.reader._items)
-
-
-# -- probe
-# -----------------------------------------------------------------------------------------------------------
+# -- probe ---------------------------------------------------------------------------------------------------
 
 
 async def test_a_probe_tells_reachable_accepted_and_listed_apart() -> None:

@@ -89,6 +89,11 @@ def test_no_error_shows_a_key(text: str) -> None:
         assert not any(part in shown for part in (KEY, "Ab**", "abcdef0123456789", "AIzaSy"))
 
 
+def test_a_key_of_any_form_is_blotted_out() -> None:
+    found = error_from(401, {}, b'{"error": "No such key: 5f4dcc3b5aa7"}', 0.0, secret="5f4dcc3b5aa7")
+    assert found.message == "HTTP 401. The upstream said: No such key: ***."
+
+
 @given(st.integers(300, 599), st.binary(max_size=200))
 def test_any_body_is_some_error_in_one_line_of_bounded_size(status: int, body: bytes) -> None:
     found = error_from(status, {}, body, 0.0)

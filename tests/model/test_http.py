@@ -9,7 +9,7 @@ import pytest
 from centuria.errors import ModelDenied, ModelRefused, ModelUnavailable
 from centuria.model.http import HttpTransport
 from centuria.ports import HttpRequest
-from centuria.testing.upstream import Cut, FakeUpstream, Raw, Reset, Silence, Stall, Text
+from centuria.testing.upstream import Cut, FakeUpstream, HttpError, Reset, Silence, Stall, Text
 
 BODY = b'{"model":"kimi-k2.5","messages":[]}'
 
@@ -86,10 +86,12 @@ async def test_a_connection_that_breaks_off_is_cut_and_may_have_been_served(repl
 
 async def test_a_redirect_is_not_followed_so_the_key_does_not_travel() -> None:
     transport = HttpTransport()
-    async with FakeUpstream() as other, FakeUpstream(lambda body: Raw((b"",), 307)) as upstream:
-        status, _, _ = await fetch(transport, post(upstream.base_url, Authorization="Bearer k"))
-        assert status == 307 and other.requests == [] and len(upstream.requests) == 1
-        await transport.aclose()
+    async with FakeUpstream() as other:
+        away = HttpError(307, headers={"location": f"{other.base_url}/chat/completions"})
+        async with FakeUpstream(lambda body: away) as upstream:
+            status, _, _ = await fetch(transport, post(upstream.base_url, Authorization="Bearer k"))
+            assert status == 307 and other.requests == [] and len(upstream.requests) == 1
+            await transport.aclose()
 
 
 async def test_a_refused_connection_surely_sent_nothing() -> None:

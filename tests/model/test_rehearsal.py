@@ -16,7 +16,7 @@ from centuria.settings import Endpoint, Rehearsal, ScriptedCall, ScriptedTurn
 from centuria.testing.clock import virtual_clock
 from tests.model.kit import QUICK, Desk, ask, caller
 
-ROWS = {"AAPL": {"Name": "Apple Inc.", "Price": 231.5}, "merge": {"count": 2}}
+ROWS: dict[str, dict[str, Any]] = {"AAPL": {"Name": "Apple Inc.", "Price": 231.5}, "merge": {"count": 2}}
 FIND = ToolSpec("db__find", "Find a row.", {"type": "object"})
 ADD = ToolSpec("code__add", "Add.", {"type": "object"})
 SCRIPT = (

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from centuria.errors import ToolUnavailable
+from centuria.toolhost import processes
 from centuria.toolhost.processes import Warden
 from tests.toolhost.kit import RAW, left_after, processes_with
 
@@ -58,7 +59,7 @@ def test_nothing_is_left_two_seconds_after_the_end(end: Callable[[subprocess.Pop
         warden = [pid for pid in processes_with("warden.py") if _parent(pid) == program.pid]
         assert len(warden) == 1
         end(program)
-        assert left_after([*running, *warden, program.pid], 2.0) == []
+        assert left_after([*running, *warden], 2.0) == []
         assert [pid for pid in processes_with(nonce) if pid != program.pid] == []
 
 
@@ -120,7 +121,7 @@ async def test_a_start_that_is_cancelled_leaves_no_process() -> None:
             start.cancel()
             await asyncio.wait([start])
             if not start.cancelled():
-                await start.result().stop(grace=0.1)
+                await start.result().stop(graces=(0.0, 0.0, 1.0))
         await (await warden.launch(["/bin/true"], env={})).exited.wait()  # all before it have been dealt with
         assert left_after(processes_with(nonce), 2.0) == []
 
@@ -138,7 +139,8 @@ async def test_the_death_of_the_warden_ends_the_servers_and_refuses_new_ones() -
 
 
 def test_the_warden_needs_the_standard_library_alone() -> None:
-    script = Path(sys.modules["centuria.toolhost.processes"].__file__ or "").with_name("warden.py")
-    check = f"import runpy, sys; runpy.run_path({str(script)!r}); print(sorted(n for n in sys.modules if 'asyncio' in n or 'mcp' in n))"
+    script = Path(processes.__file__).with_name("warden.py")
+    shown = "print([name for name in sys.modules if 'asyncio' in name or 'mcp' in name])"
+    check = f"import runpy, sys; runpy.run_path({str(script)!r}); {shown}"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", check], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

@@ -114,9 +114,7 @@ class Story:
             assert isinstance(value, tuple)
             ticket, resource, agent, index = value
             self.wakers[ticket] = lambda: self.run(steps)
-            self.act(
-                self.table.ask(ticket, resource, agent, index=index, priority=5, now=self.now, deadline=None)
-            )
+            self.act(self.table.ask(ticket, resource, agent, index=index, priority=5, now=self.now, deadline=None))
             return
 
     def worker(self) -> Step:
@@ -138,9 +136,7 @@ class Story:
             lost = self.dice.random() < 0.03
             spent, usage, reserved = yield from self.model(task, number, turn, lost=lost)
             cost, held = cost + spent, held + (reserved if lost else 0)
-            used = Usage(
-                used.prompt + usage.prompt, used.cached + usage.cached, 0, used.output + usage.output, 0
-            )
+            used = Usage(used.prompt + usage.prompt, used.cached + usage.cached, 0, used.output + usage.output, 0)
             if unlucky and turn == turns - 1:
                 status, cause = self.dice.choice(
                     [

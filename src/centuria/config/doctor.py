@@ -103,9 +103,7 @@ def _price(endpoint: Endpoint, limits: Limits, prices: PriceTable) -> Finding:
         return Finding("price", False, error.message, error.remedy)
     price: Any = prices.find(endpoint.provider, endpoint.model)
     if price is None:
-        return Finding(
-            "price", None, "None is known: calls are reported as unpriced.", "Add a [prices] table."
-        )
+        return Finding("price", None, "None is known: calls are reported as unpriced.", "Add a [prices] table.")
     parts = [("input", price.input), ("cached", price.cached), ("output", price.output)]
     # A pico-dollar a token is a millionth of a dollar per million tokens.
     said = ", ".join(f"{name} ${value / 10**6:,.2f}" for name, value in parts if value is not None)

@@ -85,9 +85,7 @@ class _Given:
     limit: int | None
 
 
-def load_job(
-    path: Path, overrides: Overrides | None = None, *, env: Mapping[str, str] | None = None
-) -> LoadedJob:
+def load_job(path: Path, overrides: Overrides | None = None, *, env: Mapping[str, str] | None = None) -> LoadedJob:
     """Read and check a job file and all that it names. `env` (default: the process's) fills `${VAR}` of tool
     servers.
 
@@ -149,9 +147,7 @@ def read_toml(path: Path) -> dict[str, Any]:
             remedy='Mend it there; text needs quotes: name = "...".',
         ) from None
     except (ValueError, OverflowError):
-        raise JobError(
-            f"{name} is not TOML: a number or a date in it is out of range.", remedy="Mend it."
-        ) from None
+        raise JobError(f"{name} is not TOML: a number or a date in it is out of range.", remedy="Mend it.") from None
     except RecursionError:
         raise JobError(f"{name} is nested too deeply.", remedy="Make it flatter.") from None
 
@@ -175,9 +171,7 @@ def _load(
     whole = merged(raw, over)
     shape = _shaped(whole, desk.file)
     source = without_secrets(whole, file=desk.file)
-    check_unicode(
-        [shape.job.prompt, shape.job.system, [task.prompt for task in shape.task]], desk.file or "The prompt"
-    )
+    check_unicode([shape.job.prompt, shape.job.system, [task.prompt for task in shape.task]], desk.file or "The prompt")
     if overrides.limit is not None and overrides.limit < 1:
         raise JobError("The limit of rows must be at least 1.", remedy="Leave it out for all rows.")
     problems = Problems(desk.file)
@@ -291,9 +285,7 @@ def _row_tasks(
     shape: FileShape, desk: _Desk, merge: Merge, given: _Given
 ) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
     if shape.job.prompt is None:
-        raise JobError(
-            desk.place("[job] has `rows` but no `prompt`."), remedy='Add prompt = "... {Column} ...".'
-        )
+        raise JobError(desk.place("[job] has `rows` but no `prompt`."), remedy='Add prompt = "... {Column} ...".')
     table, choice = given.table, given.choice or Choice()
     if shape.job.rows is not None:
         table, choice = read_rows(desk.folder / shape.job.rows.file), _choice(shape.job.rows)
@@ -359,9 +351,7 @@ def _written_task(
 
 def _seen(names: Sequence[str], servers: Sequence[ToolServer], place: str) -> frozenset[str]:
     """The slugs of the servers that a task names, by name or by slug."""
-    slugs = {server.slug: server.slug for server in servers} | {
-        server.name: server.slug for server in servers
-    }
+    slugs = {server.slug: server.slug for server in servers} | {server.name: server.slug for server in servers}
     for name in names:
         if name not in slugs:
             known = [server.name for server in servers]

@@ -55,9 +55,7 @@ def _entries(value: Any, name: str) -> dict[str, Any]:
                         remedy="Rename it.",
                     )
                 return entries
-    raise JobError(
-        f"{name} has no `mcpServers`.", remedy='Write {"mcpServers": {"NAME": {"command": "..."}}}.'
-    )
+    raise JobError(f"{name} has no `mcpServers`.", remedy='Write {"mcpServers": {"NAME": {"command": "..."}}}.')
 
 
 def _is_off(entry: Any) -> bool:
@@ -92,9 +90,7 @@ def _kind(entry: Mapping[str, Any]) -> str:
             remedy='Use the server\'s streamable HTTP URL (often /mcp in place of /sse) with "type": "http".',
         )
     if word and word not in _STDIO | _HTTP:
-        raise JobError(
-            f"uses the transport {quoted(word)}, which is not known.", remedy='Use "stdio" or "http".'
-        )
+        raise JobError(f"uses the transport {quoted(word)}, which is not known.", remedy='Use "stdio" or "http".')
     has_command, has_url = entry.get("command") is not None, entry.get(_url_key(entry)) is not None
     if has_command and has_url and not word:
         raise JobError("has a `command` and a `url`.", remedy='Keep one, or add "type".')

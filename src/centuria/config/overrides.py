@@ -53,8 +53,7 @@ class Overrides:
         merge: dict[str, Any] = {"kind": self.merge, "schema": _absolute(self.schema)}
         tables = {"job": job, "model": model, "limits": limits, "merge": merge}
         written = {
-            name: {key: item for key, item in table.items() if item is not None}
-            for name, table in tables.items()
+            name: {key: item for key, item in table.items() if item is not None} for name, table in tables.items()
         }
         return {name: table for name, table in written.items() if table}
 

@@ -279,7 +279,5 @@ def as_markdown() -> str:
         variable = f"`{preset.url_variable}`" if preset.url_variable else ""
         model = f"`{preset.model}`" if preset.model else "none: name one"
         thinks = "yes" if preset.thinks else "no"
-        lines.append(
-            f"| `{preset.name}` | {url} | {keys} | {variable} | {model} | {preset.context:,} | {thinks} |"
-        )
+        lines.append(f"| `{preset.name}` | {url} | {keys} | {variable} | {model} | {preset.context:,} | {thinks} |")
     return "\n".join(lines)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from centuria.errors import JobError
@@ -156,16 +157,20 @@ def _nearest_choice(kind: str, detail: ErrorDetails) -> str:
     if kind != "literal_error" or not isinstance(given, str):
         return ""
     choices = [
-        part.strip(" '")
-        for part in str(detail.get("ctx", {}).get("expected", "")).replace(" or ", ", ").split(",")
+        part.strip(" '") for part in str(detail.get("ctx", {}).get("expected", "")).replace(" or ", ", ").split(",")
     ]
     close = get_close_matches(given, choices, n=1, cutoff=0.6)
     return f"Did you mean {quoted(close[0])}?" if close else ""
 
 
+@cache
+def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema(by_alias=True)
+
+
 def _keys_at(model: type[BaseModel], location: Sequence[int | str]) -> list[str]:
     """The keys that are right at a place of the file, read from the published schema."""
-    schema = model.model_json_schema(by_alias=True)
+    schema = _schema_of(model)
     definitions = schema.get("$defs", {})
 
     def resolved(node: dict[str, Any]) -> dict[str, Any]:

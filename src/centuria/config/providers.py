@@ -81,9 +81,7 @@ def resolve(choice: ModelChoice, env: Mapping[str, str]) -> Endpoint | NoKey:
     _check_belongs(preset, address, choice)
     model = model or preset.model
     if not model:
-        raise ProviderError(
-            f"No model is named for {preset.title}.", remedy="Add `name` to [model], or pass --model."
-        )
+        raise ProviderError(f"No model is named for {preset.title}.", remedy="Add `name` to [model], or pass --model.")
     endpoint = _endpoint(preset, address.url, model, choice)
     variable = _key_variable(preset, choice, env)
     if variable is None:
@@ -152,9 +150,7 @@ def _blank(env: Mapping[str, str]) -> Preset:
     return set_empty[0] if set_empty else BY_NAME[DEFAULT]
 
 
-def _address(
-    preset: Preset, written: _Address | None, choice: ModelChoice, env: Mapping[str, str]
-) -> _Address:
+def _address(preset: Preset, written: _Address | None, choice: ModelChoice, env: Mapping[str, str]) -> _Address:
     if written is not None:
         return written
     own = env.get(preset.url_variable, "") if preset.url_variable else ""
@@ -203,9 +199,7 @@ def _key_variable(preset: Preset, choice: ModelChoice, env: Mapping[str, str]) -
     return next((variable for variable in there if env[variable].strip()), empty)
 
 
-def _without_key(
-    preset: Preset, endpoint: Endpoint, address: _Address, choice: ModelChoice
-) -> Endpoint | NoKey:
+def _without_key(preset: Preset, endpoint: Endpoint, address: _Address, choice: ModelChoice) -> Endpoint | NoKey:
     if not preset.needs_key or (address.named and is_local(host_of(address.url)) and choice.key_env is None):
         return endpoint
     variables = (choice.key_env,) if choice.key_env else preset.keys
@@ -242,9 +236,7 @@ def _endpoint(preset: Preset, url: str, model: str, choice: ModelChoice) -> Endp
 def _check_sampling(sampling: Mapping[str, Any], model: str, *, fixed: bool) -> None:
     for name in sampling:
         if name in RESERVED:
-            raise ProviderError(
-                f"[model] sampling cannot set `{name}`: {RESERVED[name]}.", remedy="Remove it."
-            )
+            raise ProviderError(f"[model] sampling cannot set `{name}`: {RESERVED[name]}.", remedy="Remove it.")
         if fixed and name in SAMPLING:
             raise ProviderError(
                 f"[model] sampling sets `{name}`, but {model} has a fixed sampling and refuses any other.",

@@ -14,9 +14,7 @@ def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) 
     problems = Problems(file)
     for name in shape.task:
         if name not in tasks:
-            problems.add(
-                f"[rehearsal.task] names {quoted(name)}, which is no task.", did_you_mean(name, tasks)
-            )
+            problems.add(f"[rehearsal.task] names {quoted(name)}, which is no task.", did_you_mean(name, tasks))
     problems.check()
     written = shape.model_dump(exclude_none=True, include={"latency_ms", "chunk_ms", "seed"})
     return Rehearsal(
@@ -31,9 +29,7 @@ def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) 
 def _turns(turns: Sequence[TurnShape]) -> tuple[ScriptedTurn, ...]:
     return tuple(
         ScriptedTurn(
-            tuple(
-                ScriptedCall(call.tool, dict(call.arguments), call.name or call.tool) for call in turn.calls
-            ),
+            tuple(ScriptedCall(call.tool, dict(call.arguments), call.name or call.tool) for call in turn.calls),
             turn.text or "",
         )
         for turn in turns

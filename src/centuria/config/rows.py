@@ -70,9 +70,7 @@ def rows_from(items: Iterable[Row]) -> Table:
     for number, item in enumerate(items, 1):
         place = f"Row {number}"
         if not isinstance(item, Mapping) or not all(isinstance(key, str) for key in item):
-            raise JobError(
-                f"{place} is not a mapping of names to values.", remedy='Pass {"Name": "..."} for each row.'
-            )
+            raise JobError(f"{place} is not a mapping of names to values.", remedy='Pass {"Name": "..."} for each row.')
         try:
             plain = json.loads(json.dumps(dict(item), allow_nan=False))
         except (TypeError, ValueError, RecursionError):
@@ -115,11 +113,7 @@ def choose(table: Table, choice: Choice) -> Chosen:
             remedy="Choose with `limit` or `where`, or split the job.",
         )
     if not kept:
-        why = (
-            f"all {len(left_out)} that were chosen lack a required value"
-            if left_out
-            else "`where` matches none"
-        )
+        why = f"all {len(left_out)} that were chosen lack a required value" if left_out else "`where` matches none"
         raise JobError(
             f"{table.name or 'The list of rows'} leaves no row: {why}.", remedy="Loosen `where` or `require`."
         )
@@ -128,9 +122,7 @@ def choose(table: Table, choice: Choice) -> Chosen:
 
 def _check_columns(table: Table, choice: Choice) -> None:
     problems = Problems(table.name)
-    named = [("require", column) for column in choice.require] + [
-        ("where", column) for column in choice.where
-    ]
+    named = [("require", column) for column in choice.require] + [("where", column) for column in choice.where]
     if choice.order_by:
         named.append(("order_by", _order_column(table, choice.order_by)[0]))
     for key, column in named:
@@ -286,10 +278,6 @@ def _uniform(name: str, rows: Sequence[Row], places: Sequence[str]) -> Table:
     """
     columns = tuple(dict.fromkeys(key for row in rows for key in row))
     if not columns:
-        raise JobError(
-            f"{name or 'The list of rows'} has no columns.", remedy="Give each row at least one value."
-        )
-    full = tuple(
-        {column: "" if row.get(column) is None else row[column] for column in columns} for row in rows
-    )
+        raise JobError(f"{name or 'The list of rows'} has no columns.", remedy="Give each row at least one value.")
+    full = tuple({column: "" if row.get(column) is None else row[column] for column in columns} for row in rows)
     return Table(name, columns, full, tuple(places))

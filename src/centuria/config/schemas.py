@@ -35,9 +35,7 @@ def check_schema(schema: Any, name: str) -> Mapping[str, Any]:
     from jsonschema.validators import Draft202012Validator, validator_for
 
     if not isinstance(schema, dict):
-        raise JobError(
-            f"{name} is not a JSON Schema.", remedy='Write {"type": "object", "properties": {...}}.'
-        )
+        raise JobError(f"{name} is not a JSON Schema.", remedy='Write {"type": "object", "properties": {...}}.')
     try:
         validator_for(schema, default=Draft202012Validator).check_schema(schema)
     except SchemaError as error:
@@ -51,13 +49,9 @@ def check_schema(schema: Any, name: str) -> Mapping[str, Any]:
         raise JobError(f"{name} does not describe an object.", remedy='Add "type": "object" at its top.')
     for reference in _references(schema):
         if not reference.startswith("#"):
-            raise JobError(
-                f"{name} refers to {quoted(reference)}, outside of itself.", remedy="Copy it into $defs."
-            )
+            raise JobError(f"{name} refers to {quoted(reference)}, outside of itself.", remedy="Copy it into $defs.")
         if not _resolves(schema, reference):
-            raise JobError(
-                f"{name} refers to {quoted(reference)}, which is not there.", remedy="Mend the $ref."
-            )
+            raise JobError(f"{name} refers to {quoted(reference)}, which is not there.", remedy="Mend the $ref.")
     return schema
 
 
@@ -75,9 +69,7 @@ def _references(schema: Any) -> Iterator[str]:
             for key in ("$ref", "$dynamicRef"):
                 if isinstance(node.get(key), str):
                     yield node[key]
-            stack.extend(
-                value for key, value in node.items() if key not in ("enum", "const", "default", "examples")
-            )
+            stack.extend(value for key, value in node.items() if key not in ("enum", "const", "default", "examples"))
         elif isinstance(node, list):
             stack.extend(node)
 

@@ -126,9 +126,7 @@ def _check_keys(shape: ToolShape, kind: str | None) -> None:
 def _tuning(shape: ToolShape) -> dict[str, Any]:
     """What was written about how a server is used."""
     tuning: dict[str, Any] = {
-        key: getattr(shape, key)
-        for key in ("limit", "required", "timeout", "slug")
-        if getattr(shape, key) is not None
+        key: getattr(shape, key) for key in ("limit", "required", "timeout", "slug") if getattr(shape, key) is not None
     }
     for key in ("allow", "ask", "trusted"):
         if getattr(shape, key) is not None:
@@ -156,9 +154,7 @@ def _folder(written: str, folder: Path, key: str) -> Path:
         raise JobError(f"{key} holds a NUL character.", remedy="Remove it.")
     path = (folder / Path(written).expanduser()).resolve()
     if not path.is_dir():
-        raise JobError(
-            f"{key} names {quoted(written)}, which is no folder.", remedy="Paths are relative to this file."
-        )
+        raise JobError(f"{key} names {quoted(written)}, which is no folder.", remedy="Paths are relative to this file.")
     return path
 
 
@@ -198,22 +194,11 @@ def remote(
     server: ToolServer, url: str, headers: Mapping[str, str], *, folder: Path, env: Mapping[str, str]
 ) -> ToolServer:
     """The server at a URL (streamable HTTP)."""
-    filled = {
-        name: expand(value, env, folder=folder, place=f"headers {name}") for name, value in headers.items()
-    }
+    filled = {name: expand(value, env, folder=folder, place=f"headers {name}") for name, value in headers.items()}
     for name, value in filled.items():
-        if (
-            any(char in name + value for char in "\r\n")
-            or not name.isascii()
-            or not name.strip()
-            or ":" in name
-        ):
-            raise JobError(
-                f"headers {quoted(name)} is no header of one line.", remedy="Remove line breaks and colons."
-            )
-    return replace(
-        server, url=_checked_url(expand(url, env, folder=folder, place="url"), "url"), headers=filled
-    )
+        if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
+            raise JobError(f"headers {quoted(name)} is no header of one line.", remedy="Remove line breaks and colons.")
+    return replace(server, url=_checked_url(expand(url, env, folder=folder, place="url"), "url"), headers=filled)
 
 
 def _checked_url(url: str, key: str) -> str:

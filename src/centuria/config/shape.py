@@ -49,16 +49,10 @@ def dollars_or_false(value: Any) -> Any:
     if number and 0 < value <= MOST_DOLLARS and (value * DOLLAR) >= 1:
         return value
     if number and value == 0:
-        raise ValueError(
-            "is 0, so nothing could run.\nWrite the dollars that may be spent, or `false` for no cap."
-        )
+        raise ValueError("is 0, so nothing could run.\nWrite the dollars that may be spent, or `false` for no cap.")
     if number:
-        raise ValueError(
-            f"must be more than 0 and at most {MOST_DOLLARS:,} dollars.\nWrite `false` for no cap."
-        )
-    raise ValueError(
-        "must be a number of dollars, or `false` for no cap.\nWrite it without quotes and without $."
-    )
+        raise ValueError(f"must be more than 0 and at most {MOST_DOLLARS:,} dollars.\nWrite `false` for no cap.")
+    raise ValueError("must be a number of dollars, or `false` for no cap.\nWrite it without quotes and without $.")
 
 
 Dollars = Annotated[
@@ -110,9 +104,7 @@ class JobShape(Shape):
     """The template of each row's prompt: `{Column}` is replaced, `{{` and `}}` are braces."""
     system: Annotated[str, StringConstraints(max_length=1_000_000)] | None = None
     """What every subagent is told first; the same for all, so that the provider's prompt cache works."""
-    rows: (
-        Annotated[RowsShape, BeforeValidator(_table_of_rows, json_schema_input_type=str | RowsShape)] | None
-    ) = None
+    rows: Annotated[RowsShape, BeforeValidator(_table_of_rows, json_schema_input_type=str | RowsShape)] | None = None
     """A file of rows, one task for each; or a table that also chooses among them."""
     id: Name | None = None
     """A column, or a template, whose value names the task; must differ in every row."""
@@ -291,9 +283,7 @@ class TurnShape(Shape):
     @model_validator(mode="after")
     def _one_thing(self) -> TurnShape:
         if bool(self.calls) == (self.text is not None):
-            raise ValueError(
-                "needs either `calls` or `text`.\nTool calls go into one turn, the answer into the next."
-            )
+            raise ValueError("needs either `calls` or `text`.\nTool calls go into one turn, the answer into the next.")
         return self
 
 
@@ -329,9 +319,7 @@ class RehearsalShape(Shape):
     @model_validator(mode="after")
     def _shares(self) -> RehearsalShape:
         if sum(self.faults.values()) > 1:
-            raise ValueError(
-                "has faults that add up to more than 1.\nLower them: each is a share of all calls."
-            )
+            raise ValueError("has faults that add up to more than 1.\nLower them: each is a share of all calls.")
         return self
 
 

@@ -12,9 +12,7 @@ from centuria.errors import JobError
 
 MASK = "***"
 _ONLY_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[^}]*\})+")
-_KEY = re.compile(
-    r"(?:sk|pk|rk|ghp|gho|xox[a-z]|glpat|key|token)[-_][A-Za-z0-9_\-]{12,}|eyJ[A-Za-z0-9_\-]{20,}.*"
-)
+_KEY = re.compile(r"(?:sk|pk|rk|ghp|gho|xox[a-z]|glpat|key|token)[-_][A-Za-z0-9_\-]{12,}|eyJ[A-Za-z0-9_\-]{20,}.*")
 _IN_URL = re.compile(r"(https?://)[^/@\s]*@|(\?)[^\s#]*")
 
 

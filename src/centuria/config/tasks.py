@@ -34,9 +34,7 @@ class Recipe:
     priority: int = 5
 
 
-def tasks_from_rows(
-    recipe: Recipe, table: Table, chosen: Chosen
-) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
+def tasks_from_rows(recipe: Recipe, table: Table, chosen: Chosen) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
     """One task for each chosen row, and the rows that are left out.
 
     Raises `JobError`: a column that a template asks for is not there; an id is empty, not unique, or no id.
@@ -113,13 +111,9 @@ def check_id(task: str) -> None:
     if task == EVERY:
         raise JobError('the id is "*", which means all tasks in `needs`.', remedy="Choose another.")
     if not task.isprintable():
-        raise JobError(
-            f"the id {quoted(task)} holds a line break or another control character.", remedy="Remove it."
-        )
+        raise JobError(f"the id {quoted(task)} holds a line break or another control character.", remedy="Remove it.")
     if len(task) > LONGEST_ID:
-        raise JobError(
-            f"the id {quoted(task)} is longer than {LONGEST_ID} characters.", remedy="Choose a shorter one."
-        )
+        raise JobError(f"the id {quoted(task)} is longer than {LONGEST_ID} characters.", remedy="Choose a shorter one.")
 
 
 def _duplicate(recipe: Recipe, task: str, first: str, second: str) -> tuple[str, str]:
@@ -158,8 +152,7 @@ def check_graph(tasks: Sequence[Task], limits: Limits, *, file: str) -> tuple[tu
     """
     graph = TaskGraph(max_depth=limits.depth, max_tasks=limits.tasks)
     new = [
-        NewTask(task.id, task.spec, task.label, task.needs, None, task.priority, task.allow_failed)
-        for task in tasks
+        NewTask(task.id, task.spec, task.label, task.needs, None, task.priority, task.allow_failed) for task in tasks
     ]
     try:
         graph.add(new)

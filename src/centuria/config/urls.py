@@ -65,17 +65,11 @@ def check_base_url(url: str, source: str, *, allow_http: bool = False) -> str:
     except ValueError:
         raise ProviderError(f"{source} is not a URL.", remedy="Write https://HOST/v1.") from None
     if parts.scheme not in ("http", "https") or not host:
-        raise ProviderError(
-            f"{source} must begin with https:// and name a host.", remedy="Write https://HOST/v1."
-        )
+        raise ProviderError(f"{source} must begin with https:// and name a host.", remedy="Write https://HOST/v1.")
     if parts.username is not None or parts.password is not None:
-        raise ProviderError(
-            f"{source} holds a user name or password.", remedy="Put the key into its variable."
-        )
+        raise ProviderError(f"{source} holds a user name or password.", remedy="Put the key into its variable.")
     if parts.query or parts.fragment or url.endswith(("?", "#")):
-        raise ProviderError(
-            f"{source} holds `?` or `#`.", remedy="Cut it there; keys belong into their variables."
-        )
+        raise ProviderError(f"{source} holds `?` or `#`.", remedy="Cut it there; keys belong into their variables.")
     path = parts.path.rstrip("/")
     for route in _ROUTES:
         if path.endswith(route):

@@ -95,6 +95,8 @@ class _Task:
     epoch: int = 0
     totals: TaskTotals = field(default_factory=TaskTotals)
     rows: dict[CallKey, _Row] = field(default_factory=dict)
+    #: What the newest model call had said before its attempts were lost.
+    partial: str = ""
 
 
 class CallLedger:
@@ -228,6 +230,8 @@ class CallLedger:
     def forget(self, task: str) -> None:
         """Drop the contents of an ended task's answers from memory; keys and totals stay."""
         known = self._tasks.get(task)
+        if known is not None:
+            known.partial = ""
         for row in known.rows.values() if known else ():
             if row.answer is not None and not row.forgotten:
                 row.answer = replace(row.answer, completion=None, result=None, partial="", error="")
@@ -264,6 +268,8 @@ class CallLedger:
         if event.end in _ANSWERED and not row.done:
             row.answer = event
             row.forgotten = False
+        if opened.call == "model":
+            task.partial = "" if event.end == "done" else event.partial or task.partial
         # Served, or maybe served, and nobody said at what cost: its reservation stays held.
         held = event.end != "failed" and event.usage is None and event.cost == 0 and opened.hold is not None
         task.totals = TaskTotals(
@@ -284,6 +290,11 @@ class CallLedger:
     def totals(self, task: str) -> TaskTotals:
         known = self._tasks.get(task)
         return known.totals if known else TaskTotals()
+
+    def partial(self, task: str) -> str:
+        """What the newest model call of a task had said so far, if it was lost; "" once it is answered."""
+        known = self._tasks.get(task)
+        return known.partial if known else ""
 
     def epoch(self, task: str) -> int:
         """The epoch that the task runs under: the highest one seen, 0 at first."""

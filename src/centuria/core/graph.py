@@ -98,9 +98,7 @@ class TaskGraph:
         """
         order = sorted(tasks, key=lambda task: self._node(task).added.index)
         changed = specs or {}
-        events: list[Fact] = [
-            self._applied(TaskReset(task, tasks[task], changed.get(task))) for task in order
-        ]
+        events: list[Fact] = [self._applied(TaskReset(task, tasks[task], changed.get(task))) for task in order]
         return events + self._settle(order)
 
     # -- how decisions are made ------------------------------------------------------------------------------

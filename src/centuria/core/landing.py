@@ -14,9 +14,7 @@ class SoftLanding:
         self._share = share
         self._asked: dict[tuple[str, int], RecoveryAsked] = {}
 
-    def check(
-        self, task: str, epoch: int, turn: int, used: Mapping[str, float], *, replayed: bool
-    ) -> list[Fact]:
+    def check(self, task: str, epoch: int, turn: int, used: Mapping[str, float], *, replayed: bool) -> list[Fact]:
         """Ask now, if a limit is used to the share and nobody asked before. `used` maps a limit to its used part.
 
         The first turn is never a recovery turn: there is nothing yet to tell. `replayed`: the journal already holds

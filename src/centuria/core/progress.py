@@ -373,8 +373,12 @@ class Progress:
         quick ones ended first): the geometric mean of both. Knows nothing of the merge.
         """
         mean, unfinished = self.durations.mean, self.unfinished_count
-        if mean is None or self.status != "running" or self._working is None or not self._worked:
-            return None if unfinished or self.status != "running" else 0.0
+        if self.status != "running" or not self.tasks:
+            return None
+        if not unfinished:
+            return 0.0
+        if mean is None or self._working is None or not self._worked:
+            return None
         agents = self.resources.get(AGENTS)
         width = min(unfinished, (agents.limit if agents is not None else 0) or self.agents or 1)
         by_rate = unfinished * max(0.0, now - self._working) / self._worked

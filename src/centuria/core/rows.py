@@ -203,9 +203,7 @@ def critical_path(tasks: Mapping[str, TaskRow], now: float) -> CriticalPath:
             if task not in entered and task not in best:
                 entered.add(task)
                 stack.extend(
-                    need
-                    for need in tasks[task].needs
-                    if need in tasks and need not in best and need not in entered
+                    need for need in tasks[task].needs if need in tasks and need not in best and need not in entered
                 )
                 continue
             stack.pop()
@@ -230,7 +228,5 @@ def _longest(
     for need in row.needs:
         if need in best and best[need][:2] > before[:2]:
             before = (best[need][0], best[need][1], need)
-    spent = (
-        0.0 if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
-    )
+    spent = 0.0 if row.started_at is None else (now if row.ended_at is None else row.ended_at) - row.started_at
     return before[0] + (row.steps or row.turn), before[1] + max(0.0, spent), before[2]

@@ -1,7 +1,7 @@
 """Templates of prompts and rehearsals: `{Name}` is replaced, `{{` and `}}` are braces. Pure.
 
-A placeholder is one line between braces without quotes, colons or braces, so JSON in a prompt stays what it is. A name is
-looked up whole first ("Market Cap", "a.b"), then as a path through mappings and lists ("calc.rank", "rows.0.Price").
+A placeholder is one line between braces without quotes, colons or braces, so JSON in a prompt stays what it is. A name
+is looked up whole first ("Market Cap", "a.b"), then as a path through mappings and lists ("calc.rank", "rows.0.Price").
 `{name|json}` inserts the value as JSON.
 """
 
@@ -64,9 +64,7 @@ def look_up(name: str, values: Mapping[str, Any]) -> Any:
         elif isinstance(current, list | tuple) and part.isdigit() and int(part) < len(current):
             current = current[int(part)]
         else:
-            raise JobError(
-                f"The template asks for {{{name}}}, which does not exist.", remedy=nearest(name, values)
-            )
+            raise JobError(f"The template asks for {{{name}}}, which does not exist.", remedy=nearest(name, values))
     return current
 
 

@@ -193,10 +193,10 @@ class JournalReader:
         return connection
 
     def _unreadable_from(self, seq: int, error: sqlite3.Error | JournalError) -> JournalError:
-        if isinstance(error, JournalError):
+        if isinstance(error, JournalError) and error.remedy:
             cause, remedy = error.message, error.remedy
         else:
-            cause, remedy = f"The file is damaged ({error}).", ""
+            cause, remedy = f"The file is damaged: {error}", ""
         whole = f"records 1 to {seq - 1} can be" if seq > 1 else "no record can be"
         return JournalError(
             f"The journal {self.path} cannot be read from record {seq} on ({whole}). {cause}",

@@ -112,9 +112,7 @@ class AnswerDecoder:
         the caps."""
         self._size += len(data)
         if self._size > (ANSWER_CAP if self._document is None else DOCUMENT_CAP):
-            raise ModelRefused(
-                "The answer is larger than any answer may be.", kind="too_large", partial=self.partial
-            )
+            raise ModelRefused("The answer is larger than any answer may be.", kind="too_large", partial=self.partial)
         if self.done:
             return []
         if not self._decided:
@@ -217,9 +215,7 @@ class AnswerDecoder:
         if not isinstance(chunk, Mapping):
             raise self._rubbish("it holds a chunk that is no object")
         choices = chunk.get("choices")
-        choice = (
-            choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
-        )
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], Mapping) else None
         if whole and choice is None:
             raise self._rubbish("it holds no choices")
         self._sampled += isinstance(choices, list) or "usage" in chunk

@@ -98,7 +98,7 @@ class ModelClient:
         """
         if self._price is not None and request.model not in (None, self._endpoint.model):
             raise PriceMissing(f"There is a cap, but no price for the model {request.model}.")
-        mark = fingerprint(identity(self._endpoint, request))
+        mark = fingerprint(identity(request))
         done = self._calls.find(caller.key, mark)
         if done is not None and done.completion is not None:
             return done.completion
@@ -166,11 +166,11 @@ class ModelClient:
     def _worst_case(self, node: str, size: int, max_tokens: int) -> Pico:
         if self._price is None:
             return 0
-        amount = worst(self._price, self._bound.bound(size), max_tokens)
+        most = worst(self._price, self._bound.bound(size, near_cap=True), max_tokens)
         left = self._money.ledger.left(node)
-        if left is not None and left < 2 * amount:  # within one call of the cap: no ratios, count bytes
-            amount = worst(self._price, self._bound.bound(size, near_cap=True), max_tokens)
-        return amount
+        if left is not None and left < 2 * most:  # within one call of the cap: no ratios, count bytes
+            return most
+        return worst(self._price, self._bound.bound(size), max_tokens)
 
     def _affordable(self, money: Pico, size: int, low: int, high: int) -> int:
         """The most output tokens between `low` and `high` that this money pays for; 0 where it pays for
@@ -221,9 +221,7 @@ class ModelClient:
             self._money.release(attempt.hold, *self._close(attempt, end="failed", error=why))
         elif usage is not None:
             paid = self._cost(usage)
-            row = self._close(
-                attempt, end="failed", cost=paid, usage=usage, error=why, partial=decoder.partial
-            )
+            row = self._close(attempt, end="failed", cost=paid, usage=usage, error=why, partial=decoder.partial)
             self._money.settle(attempt.hold, paid, *row)
         else:
             row = self._close(attempt, end="lost", error=why, partial=decoder.partial)

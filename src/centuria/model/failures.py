@@ -66,9 +66,7 @@ class Complaint:
     status: int = 0
 
 
-def error_from(
-    status: int, headers: Mapping[str, str], body: bytes, now: float, *, secret: str = ""
-) -> ModelError:
+def error_from(status: int, headers: Mapping[str, str], body: bytes, now: float, *, secret: str = "") -> ModelError:
     """The error behind an HTTP answer that is no success. `now` is wall-clock time, `secret` the key to blot
     out."""
     text = body.decode("utf-8", "replace")

@@ -161,9 +161,7 @@ def _translate(error: Exception, host: str, connect_timeout: float | None = None
     import aiohttp
 
     match error:
-        case (
-            aiohttp.ClientConnectorError() | aiohttp.ClientHttpProxyError() | aiohttp.ConnectionTimeoutError()
-        ):
+        case aiohttp.ClientConnectorError() | aiohttp.ClientHttpProxyError() | aiohttp.ConnectionTimeoutError():
             return _unconnected(error, host, connect_timeout)
         case aiohttp.InvalidURL():
             return _no_address()

@@ -46,16 +46,12 @@ async def probe(endpoint: Endpoint, transport: Transport, *, now: float = 0.0, w
                     break
             status, answered = response.status, dict(response.headers)
     except TimeoutError:
-        return Probe(
-            False, problem=f"No answer within {within:g} s.", remedy="Check base_url and the network."
-        )
+        return Probe(False, problem=f"No answer within {within:g} s.", remedy="Check base_url and the network.")
     except ModelError as error:
         return Probe(False, problem=error.message, remedy=error.remedy)
     if 200 <= status < 300:
         return _listing(endpoint, bytes(body))
-    refusal = error_from(
-        status, answered, bytes(body), now, secret=endpoint.key.value if endpoint.key else ""
-    )
+    refusal = error_from(status, answered, bytes(body), now, secret=endpoint.key.value if endpoint.key else "")
     accepted = False if isinstance(refusal, ModelDenied) and status in (401, 403) else None
     return Probe(True, accepted, problem=refusal.message, remedy=refusal.remedy)
 

@@ -72,9 +72,7 @@ class RehearsalTransport:
         if fault == "reset":
             raise ModelUnavailable("The rehearsed connection was reset.", kind="cut")
         if fault == "429":
-            yield _error(
-                429, "rate_limit_reached_error", "Rehearsed: too many requests.", {"retry-after": "1"}
-            )
+            yield _error(429, "rate_limit_reached_error", "Rehearsed: too many requests.", {"retry-after": "1"})
         elif fault == "500":
             yield _error(500, "server_error", "Rehearsed: the server had an error.")
         elif fault == "rubbish":
@@ -123,9 +121,7 @@ class RehearsalTransport:
         for index, (name, arguments) in enumerate(answer.calls):
             function = {"name": name, "arguments": arguments}
             id_ = f"functions.{name}:{index}"
-            deltas.append(
-                {"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]}
-            )
+            deltas.append({"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]})
         model = body.get("model", "")
         chunks = [_chunk(model, delta) for delta in deltas]
         chunks.append(_chunk(model, {}, finish))
@@ -204,9 +200,7 @@ def _text_of(script: Sequence[ScriptedTurn], turn: int) -> str:
     """The text of a turn, or of the last turn that has one."""
     if turn < len(script):
         return script[turn].text
-    return next(
-        (past.text for past in reversed(script) if past.text), "The rehearsal has nothing more to say."
-    )
+    return next((past.text for past in reversed(script) if past.text), "The rehearsal has nothing more to say.")
 
 
 def _results(script: Sequence[ScriptedTurn], messages: Sequence[Body]) -> dict[str, Any]:
@@ -232,17 +226,13 @@ def _offered(tool: str, offered: Sequence[str]) -> str:
         if tool in (name, name.partition("__")[2]):
             return name
     there = ", ".join(offered) or "none"
-    raise _Unscriptable(
-        f"the script calls the tool {tool!r}, which this task does not have. There is: {there}."
-    )
+    raise _Unscriptable(f"the script calls the tool {tool!r}, which this task does not have. There is: {there}.")
 
 
 def _echo(messages: Sequence[Body]) -> str:
     asked = next((message.get("content") for message in messages if message.get("role") == "user"), "")
     lines = str(asked or "").strip().splitlines()
-    return (
-        f"This is a rehearsal: no model was asked. The task was: {lines[0][:200] if lines else '(nothing)'}"
-    )
+    return f"This is a rehearsal: no model was asked. The task was: {lines[0][:200] if lines else '(nothing)'}"
 
 
 def _shared(one: bytes, two: bytes) -> int:

@@ -22,9 +22,7 @@ from centuria.settings import Endpoint
 _RISKY = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)")
 
 
-def encode_request(
-    endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True
-) -> bytes:
+def encode_request(endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True) -> bytes:
     """The request's body. Fields of fixed sampling are not sent unless `endpoint.sampling` says so.
 
     Text is made safe: lone surrogates and NUL become U+FFFD. Tools go before messages, as providers put them
@@ -42,16 +40,12 @@ def encode_request(
     return _dump(body)
 
 
-def identity(endpoint: Endpoint, request: ChatRequest) -> str:
-    """The canonical text of what is asked: model, messages and tools, but not `max_tokens`, which a cap may
-    shrink."""
-    return _dump(
-        {
-            "model": request.model or endpoint.model,
-            "messages": [_message(message) for message in request.messages],
-            "tools": [_tool(tool) for tool in request.tools],
-        }
-    ).decode()
+def identity(request: ChatRequest) -> str:
+    """The canonical text of the conversation so far: what a stored answer is an answer to.
+
+    Not of the model, the tools on offer or `max_tokens`: a run that is resumed with others keeps what it paid for.
+    """
+    return _dump([_message(message) for message in request.messages]).decode()
 
 
 def authorization(endpoint: Endpoint) -> dict[str, str]:
@@ -61,15 +55,13 @@ def authorization(endpoint: Endpoint) -> dict[str, str]:
     return {"Authorization": f"Bearer {endpoint.key.value}"}
 
 
-def _dump(body: Mapping[str, Any]) -> bytes:
+def _dump(body: Any) -> bytes:
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if "\\u0000" in text:
             text = json.dumps(_without_nul(body), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ModelRefused(
-            f"The request cannot be written as JSON: {error}.", kind="encode", served=False
-        ) from error
+        raise ModelRefused(f"The request cannot be written as JSON: {error}.", kind="encode", served=False) from error
     return safe_text(text).encode()
 
 

@@ -126,9 +126,7 @@ class MemoryJournal:
                 self._waiters.append((seq, waiter))
 
     def _error(self) -> JournalError:
-        return JournalError(
-            f"The journal cannot be written: {self._refusal}.", remedy="Then: centuria resume."
-        )
+        return JournalError(f"The journal cannot be written: {self._refusal}.", remedy="Then: centuria resume.")
 
 
 def _line(record: Record) -> _Line:

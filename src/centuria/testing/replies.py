@@ -116,9 +116,7 @@ def chunks(answer: Answer, body: Mapping[str, Any], usage: Usage, id_: str) -> l
 
     parts = [chunk({"role": "assistant", "content": ""})]
     if answer.reasoning is not None:
-        parts += [
-            chunk({"reasoning_content": part}) for part in _split(answer.reasoning, answer.piece) or [""]
-        ]
+        parts += [chunk({"reasoning_content": part}) for part in _split(answer.reasoning, answer.piece) or [""]]
     parts += [chunk({"content": part}) for part in _split(answer.text, answer.piece)]
     if isinstance(answer, Calls):
         for index, call in enumerate(_calls(answer)):

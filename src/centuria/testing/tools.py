@@ -39,9 +39,14 @@ class LocalToolHost:
     calls: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     most: dict[str, int] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
+    _tools: dict[str, HostedTool] = field(init=False)
+
+    def __post_init__(self) -> None:
+        tools = [self._hosted(name, LocalTool(*tool)) for name, tool in sorted(self.functions.items())]
+        self._tools = {tool.name: tool for tool in tools}
 
     def catalogue(self) -> Sequence[HostedTool]:
-        return tuple(self._hosted(name, LocalTool(*tool)) for name, tool in sorted(self.functions.items()))
+        return tuple(self._tools.values())
 
     def _hosted(self, name: str, tool: LocalTool) -> HostedTool:
         options = {"slug": "local", "limit": 10, "description": inspect.getdoc(tool.function) or "", **tool.options}
@@ -72,7 +77,7 @@ class LocalToolHost:
         )
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
-        tool = next((tool for tool in self.catalogue() if tool.name == name), None)
+        tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
         if tool.slug in self.down:

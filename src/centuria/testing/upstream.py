@@ -210,9 +210,7 @@ class FakeUpstream:
                 await self._stream(answer, seen, connection, share=after)
                 await _for_ever()
             case Document(answer):
-                connection.whole(
-                    200, as_json(document(answer, seen.json, self._bill(answer, seen), self._id()))
-                )
+                connection.whole(200, as_json(document(answer, seen.json, self._bill(answer, seen), self._id())))
             case HttpError():
                 body = error(reply.type, reply.message) if reply.body is None else reply.body
                 connection.whole(reply.status, body, headers=reply.headers)
@@ -223,9 +221,7 @@ class FakeUpstream:
             case Silence():
                 await _for_ever()
 
-    async def _stream(
-        self, answer: Answer, seen: Seen, connection: _Connection, *, share: float | None = None
-    ) -> None:
+    async def _stream(self, answer: Answer, seen: Seen, connection: _Connection, *, share: float | None = None) -> None:
         usage = self._bill(answer, seen)
         pieces = list(chunks(answer, seen.json, usage, self._id()))
         if share is not None:

@@ -17,7 +17,7 @@ UNKNOWN_LIMIT = 1
 
 _CODE_FLAGS = {"seconds": "--seconds", "memory_mb": "--memory-mb", "output_chars": "--output-chars"}
 #: What a built-in server may see of the program's environment, beside the SDK's default.
-_BUILTIN_ENV: Mapping[str, tuple[str, ...]] = {"web_search": ("BRAVE_API_KEY", "TAVILY_API_KEY")}
+_BUILTIN_ENV: Mapping[str, tuple[str, ...]] = {"web_search": ("BRAVE_API_KEY", "TAVILY_API_KEY", "SEARXNG_URL")}
 
 
 def limit_of(server: ToolServer) -> int:

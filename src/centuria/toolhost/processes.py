@@ -50,11 +50,11 @@ class Child:
         if self.pid and not self.exited.is_set():
             self._warden._send({"kill": self.pid, "signal": int(number)})
 
-    async def stop(self, *, grace: float = 0.5) -> None:
-        """Close its input, wait, then TERM, then KILL for the whole group: at most `3 * grace` seconds."""
+    async def stop(self, *, graces: Sequence[float] = (0.5, 0.3, 0.3)) -> None:
+        """Close its input, wait, then TERM, wait, then KILL for the whole group, wait. `graces` are the waits."""
         try:
             self.stdin.close()
-            for number in (signal.SIGTERM, signal.SIGKILL, None):
+            for grace, number in zip(graces, (signal.SIGTERM, signal.SIGKILL, None), strict=True):
                 with suppress(TimeoutError):
                     async with asyncio.timeout(grace):
                         await self.exited.wait()

@@ -141,15 +141,18 @@ class Warden:
             self.control.sendall(len(data).to_bytes(4, "big") + data)
 
     def clear(self) -> None:
-        """End everything: their input is closed already, so wait a moment, then TERM, then KILL."""
-        if not self._gone(GRACE):
-            self._kill(signal.SIGTERM)
-            if not self._gone(TERM_GRACE):
-                deadline = time.monotonic() + KILL_GRACE
-                while time.monotonic() < deadline:
-                    self._kill(signal.SIGKILL)
-                    if self._gone(0.05):
-                        return
+        """End everything: servers, whose input is closed already, have a moment; then TERM, then KILL."""
+        self.reap()
+        if self._gone(GRACE if self.leaders else 0.0):
+            return
+        self._kill(signal.SIGTERM)
+        if self._gone(TERM_GRACE):
+            return
+        deadline = time.monotonic() + KILL_GRACE
+        while time.monotonic() < deadline:
+            self._kill(signal.SIGKILL)
+            if self._gone(0.05):
+                return
 
     def _kill(self, number: int) -> None:
         for pid in self.leaders:

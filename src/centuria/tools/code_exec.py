@@ -123,14 +123,10 @@ class Sandbox:
             async with session:
                 value = await self._feed(session, code, printed)
         except (MontyRuntimeError, MontySyntaxError) as error:
-            raise Refusal(
-                _with_output(printed, _shortened(error.display(), self.limits.output_chars))
-            ) from None
+            raise Refusal(_with_output(printed, _shortened(error.display(), self.limits.output_chars))) from None
         except MontyCrashedError:
             raise Refusal(
-                _with_output(
-                    printed, "The sandbox crashed. Nothing is left of it; the next call gets a new one."
-                )
+                _with_output(printed, "The sandbox crashed. Nothing is left of it; the next call gets a new one.")
             ) from None
         return printed.text, None if value is None else shown(value, self.limits.output_chars)
 

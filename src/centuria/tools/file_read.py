@@ -109,9 +109,7 @@ class FileReader:
         ]
         return Answer.of({"folder": path, "entries": listed, "more": more})
 
-    def read(
-        self, arguments: Mapping[str, Any], stopped: Callable[[], bool] = lambda: False
-    ) -> dict[str, Any]:
+    def read(self, arguments: Mapping[str, Any], stopped: Callable[[], bool] = lambda: False) -> dict[str, Any]:
         """One page of one file. Raises `Refusal`."""
         where, columns = arguments.get("where") or {}, arguments.get("columns") or []
         offset = arguments.get("offset", 0)
@@ -120,13 +118,9 @@ class FileReader:
             lines = Lines(file, path, stopped)
             kind = _TABLES.get(PurePosixPath(path).suffix.lower())
             if kind is not None:
-                return table_page(
-                    lines, kind, where=where_of(where), columns=columns, offset=offset, limit=limit
-                )
+                return table_page(lines, kind, where=where_of(where), columns=columns, offset=offset, limit=limit)
             if where or columns:
-                raise Refusal(
-                    f"{path} is read as text: `where` and `columns` are for {', '.join(_TABLES)} files."
-                )
+                raise Refusal(f"{path} is read as text: `where` and `columns` are for {', '.join(_TABLES)} files.")
             return text_page(lines, offset=offset, limit=limit)
 
 

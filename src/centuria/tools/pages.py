@@ -76,9 +76,7 @@ class Notes:
 
 
 def where_of(where: Mapping[str, str | Sequence[str]]) -> Where:
-    return {
-        column: frozenset([value] if isinstance(value, str) else value) for column, value in where.items()
-    }
+    return {column: frozenset([value] if isinstance(value, str) else value) for column, value in where.items()}
 
 
 def table_page(
@@ -105,9 +103,7 @@ def table_page(
     return page.answer(lines.path, kind, columns or names, notes)
 
 
-def _fill(
-    page: _Page, rows: Iterable[Mapping[str, Any]], lines: Lines, where: Where, columns: Sequence[str]
-) -> None:
+def _fill(page: _Page, rows: Iterable[Mapping[str, Any]], lines: Lines, where: Where, columns: Sequence[str]) -> None:
     for row in rows:
         if all(_as_text(row.get(column)) in values for column, values in where.items()):
             page.add({column: row.get(column, "") for column in columns} if columns else row)
@@ -227,9 +223,7 @@ def _names(header: Sequence[str], notes: Notes) -> list[str]:
             count += 1
             name = f"{given or 'column'}_{count}"
         if name != given:
-            notes.add(
-                f'Column {position} of the header is "{given[:50]}" and is called "{name[:60]}" here', 1
-            )
+            notes.add(f'Column {position} of the header is "{given[:50]}" and is called "{name[:60]}" here', 1)
         names[name] = None
     return list(names)
 
@@ -270,9 +264,7 @@ def text_page(lines: Lines, *, offset: int, limit: int) -> dict[str, Any]:
             continue
         size += len(json.dumps(line, ensure_ascii=False).encode("utf-8", "replace"))
         if size > MAX_ANSWER and not taken:
-            raise Refusal(
-                f"Line {number + 1:,} alone is longer than an answer may be ({MAX_ANSWER:,} bytes)."
-            )
+            raise Refusal(f"Line {number + 1:,} alone is longer than an answer may be ({MAX_ANSWER:,} bytes).")
         if size > MAX_ANSWER or len(taken) >= limit:
             more = True
             break

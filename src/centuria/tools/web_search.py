@@ -140,17 +140,13 @@ async def _fetch(
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        raise Refusal(
-            f"{name} did not answer with a JSON object. Is the address right, and JSON allowed there?"
-        )
+        raise Refusal(f"{name} did not answer with a JSON object. Is the address right, and JSON allowed there?")
     return answer
 
 
 def _sentence(name: str, status: int, retry_after: str) -> str:
     if status in (401, 403):
-        hint = (
-            "Is its JSON format allowed?" if name == "SearXNG" else "Is the key right, and is it still valid?"
-        )
+        hint = "Is its JSON format allowed?" if name == "SearXNG" else "Is the key right, and is it still valid?"
         return f"{name} refused the search (HTTP {status}). {hint}"
     if status == 429:
         wait = f" in {retry_after} seconds" if retry_after.isdigit() and len(retry_after) < 6 else " later"

@@ -35,6 +35,8 @@ _ACTS = {
 }
 _CELL = 27
 _MARGIN = " "
+#: A call that is open for so many seconds is named.
+_SILENCE = 15.0
 
 
 def frame(progress: Progress, now: float, width: int, height: int) -> list[Text]:
@@ -116,9 +118,7 @@ def _tasks(progress: Progress, now: float, width: int) -> Text:
     return _spread(_beside("tasks", parts, total, words, width - left.cell_len), left, width)
 
 
-def _beside(
-    name: str, parts: Sequence[tuple[float, str, str]], total: float, words: Text, width: int
-) -> Text:
+def _beside(name: str, parts: Sequence[tuple[float, str, str]], total: float, words: Text, width: int) -> Text:
     """A name, a bar as long as there is room, and words that matter more than the bar."""
     line = Text(f"{_MARGIN}{name}  ")
     cells = min(width // 3, width - line.cell_len - words.cell_len - 2)
@@ -156,9 +156,22 @@ def _numbers(progress: Progress, now: float, width: int) -> Text:
     down = sum(not server.up for server in progress.servers.values())
     if down:
         parts.append(f"{down} of {len(progress.servers)} tool servers down")
+    silent = _longest_call(progress, now)
+    if silent:
+        parts.insert(0, silent)
     while len(parts) > 1 and len("  ".join(parts)) + 2 > width:
         parts.pop(-2 if down else -1)
     return Text(_MARGIN + "  ".join(parts), "bright_black")
+
+
+def _longest_call(progress: Progress, now: float) -> str:
+    """The call that has been open the longest, once it is long: silence must be seen."""
+    rows = [*(progress.tasks.get(task) for task in progress.slots.values()), *progress.others.values()]
+    calls = [(call.at, row, call) for row in rows if row is not None for call in row.calls.values()]
+    at, row, call = min(calls, key=lambda item: item[0], default=(now, None, None))
+    if row is None or call is None or now - at < _SILENCE:
+        return ""
+    return f"{clean(row.task, 24)} waits {seconds(now - at)} for {clean(call.name, 24)}"
 
 
 # -- agents --------------------------------------------------------------------------------------------------
@@ -225,9 +238,7 @@ def _named_cell(row: TaskRow | None, taken: bool) -> Text:
     doing = row.doing.removeprefix("tool ") if sign == "T" else _ACTS[sign][0]
     cell = Text(f"{sign} ", _ACTS[sign][1])
     cell.append(set_cell_size(clean(row.task, 40), 10) + " ")
-    return cell.append(
-        set_cell_size(clean(doing.partition("__")[2] or doing, 40), _CELL - 14) + " ", _ACTS[sign][1]
-    )
+    return cell.append(set_cell_size(clean(doing.partition("__")[2] or doing, 40), _CELL - 14) + " ", _ACTS[sign][1])
 
 
 def _signs(rows: dict[int, TaskRow | None], slots: int, width: int) -> list[Text]:
@@ -261,18 +272,12 @@ def _summary(rows: dict[int, TaskRow | None], width: int, most: int) -> list[Tex
 
 def _tools(progress: Progress, width: int) -> list[Text]:
     """Every resource but the agents: the busiest queues first."""
-    rows = [
-        row for row in progress.resources.values() if row.resource != AGENTS and (row.granted or row.waiting)
-    ]
+    rows = [row for row in progress.resources.values() if row.resource != AGENTS and (row.granted or row.waiting)]
     if not rows:
         return []
     rows.sort(key=lambda row: (-row.waiting, -row.in_use, row.resource))
     name = min(40, max(22, width - 58))
-    lines = [
-        Text(
-            f"{_MARGIN}{'queues':<{name}} {'in use':>18} {'waiting':>8} {'served':>8} {'wait p99':>9}", "bold"
-        )
-    ]
+    lines = [Text(f"{_MARGIN}{'queues':<{name}} {'in use':>18} {'waiting':>8} {'served':>8} {'wait p99':>9}", "bold")]
     return lines + [_tool(row, name) for row in rows]
 
 

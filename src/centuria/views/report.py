@@ -15,7 +15,7 @@ from centuria.core.measures import SPAN_KINDS, Sample, Span
 from centuria.core.progress import Progress
 from centuria.core.rows import TaskRow
 from centuria.messages import Status
-from centuria.views.text import causes, lasted, tool_lines, usd
+from centuria.views.digest import causes, lasted, tool_lines, usd
 from centuria.views.words import clean
 
 _PLACE = "{{DATA}}"
@@ -50,7 +50,7 @@ def embedded(value: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def data(progress: Progress) -> dict[str, Any]:
+def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
     """What the page shows: dollars, seconds since the start without the time between crash and resume."""
     money, path, elapsed = progress.money(), progress.critical_path(), progress.elapsed()
     shift = _shift(progress)
@@ -122,30 +122,20 @@ def data(progress: Progress) -> dict[str, Any]:
             {"status": cause.status.value, "cause": clean(cause.cause, _TEXT * 2), "count": cause.count}
             for cause in causes(progress)[:100]
         ],
-        "notices": [
-            [round(shift(row.at), 2), row.level, clean(row.text, _TEXT * 2)] for row in progress.notices
-        ],
+        "notices": [[round(shift(row.at), 2), row.level, clean(row.text, _TEXT * 2)] for row in progress.notices],
         "files": [
             clean(file, _TEXT)
-            for file in islice(
-                (f for f, task in progress.files.items() if task is None and _is_inside(f)), MOST_FILES
-            )
+            for file in islice((f for f, task in progress.files.items() if task is None and _is_inside(f)), MOST_FILES)
         ],
         "tasks": [_task(row, shift, of_task.get(row.task)) for row in rows],
-        "timeline": _timeline(progress, number, shift),
+        "timeline": _timeline(progress, number, shift, most_spans),
     }
 
 
 def _is_inside(path: str) -> bool:
     """Whether this is a path below the run's folder, and safe as a link."""
     parts = PurePosixPath(path).parts
-    return (
-        bool(parts)
-        and not path.startswith("/")
-        and ".." not in parts
-        and ":" not in path
-        and "\\" not in path
-    )
+    return bool(parts) and not path.startswith("/") and ".." not in parts and ":" not in path and "\\" not in path
 
 
 def _shift(progress: Progress) -> Callable[[float], float]:
@@ -204,13 +194,13 @@ def _task(row: TaskRow, shift: Callable[[float], float], file: str | None) -> li
     ]
 
 
-def _timeline(progress: Progress, number: dict[str, int], shift: Callable[[float], float]) -> dict[str, Any]:
+def _timeline(progress: Progress, number: dict[str, int], shift: Callable[[float], float], most: int) -> dict[str, Any]:
     """Spans in columns, in whole milliseconds. Beyond the bound the shortest calls and waits are left out."""
     spans = list(progress.lanes())
-    left_out = max(0, len(spans) - MOST_SPANS)
+    left_out = max(0, len(spans) - most)
     if left_out:
         ranked = sorted(range(len(spans)), key=lambda index: _weight(spans[index], progress.at), reverse=True)
-        spans = [spans[index] for index in sorted(ranked[:MOST_SPANS])]
+        spans = [spans[index] for index in sorted(ranked[:most])]
     names: dict[str, int] = {}
     columns: dict[str, list[int]] = {
         "slot": [],

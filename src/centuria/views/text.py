@@ -1,81 +1,18 @@
-"""A run in words: the summary at its end, `show`, and the same as JSON. Reads a `Progress`, no more."""
+"""A run in words: the summary at its end, `show`. Reads a `Progress`, no more."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
-from centuria.core.measures import Sample, Tokens
+from centuria.core.measures import Tokens
 from centuria.core.progress import Progress
-from centuria.core.rows import ResourceRow, TaskRow, bare
-from centuria.messages import DOLLAR, Pico, Status
+from centuria.messages import Status
+from centuria.views.digest import as_json as as_json
+from centuria.views.digest import causes, lasted, tool_lines
 from centuria.views.words import clean, counted, dollars, percent, seconds
 
-_NUMBERS = re.compile(r"\d+(?:[.,]\d+)*")
-_IDS = 5
 #: How an attempt ended, in words.
 _ENDS = {"failed": "failed", "lost": "lost (may have been billed)", "unknown": "may have happened"}
-
-
-@dataclass(slots=True)
-class Cause:
-    """Tasks that ended in one way for one reason. `cause` is the first one's; others differ in numbers."""
-
-    status: Status
-    cause: str
-    count: int = 0
-    tasks: list[str] = field(default_factory=list)
-
-
-def causes(progress: Progress) -> list[Cause]:
-    """Why tasks are not ok, the most frequent first."""
-    found: dict[tuple[Status, str], Cause] = {}
-    for row in progress.tasks.values():
-        if row.status is None or row.status is Status.OK:
-            continue
-        key = (row.status, _NUMBERS.sub("#", row.cause))
-        cause = found.setdefault(key, Cause(row.status, row.cause))
-        cause.count += 1
-        if len(cause.tasks) < _IDS:
-            cause.tasks.append(row.task)
-    return sorted(found.values(), key=lambda cause: -cause.count)
-
-
-@dataclass(frozen=True, slots=True)
-class ToolLine:
-    """A tool, or a server whose slots its tools share. `bad` counts calls that were not ok; seconds."""
-
-    name: str
-    resource: ResourceRow
-    calls: int
-    bad: int
-    total: Sample
-
-
-def tool_lines(progress: Progress) -> list[ToolLine]:
-    """Every tool and server that has slots or was called, by name."""
-    lines = []
-    for resource in progress.resources.values():
-        kind, _, name = resource.resource.partition(":")
-        if kind == "tool":
-            lines.append(_tool_line(progress, name, resource))
-        elif kind == "server":
-            total = Sample()
-            lines.append(ToolLine(f"{name} (server)", resource, resource.granted, resource.rejected, total))
-    known = {line.name for line in lines}
-    lines += [_tool_line(progress, name, ResourceRow(name)) for name in progress.tools if name not in known]
-    return sorted(lines, key=lambda line: line.name)
-
-
-def _tool_line(progress: Progress, name: str, resource: ResourceRow) -> ToolLine:
-    calls = progress.tools.get(name)
-    if calls is None:
-        return ToolLine(name, resource, 0, 0, Sample())
-    bad = sum(calls.results.values()) - calls.results["ok"]
-    bad += sum(number for end, number in calls.ends.items() if end != "done" and not calls.results)
-    return ToolLine(name, resource, calls.opened, bad, calls.total)
 
 
 def census_line(progress: Progress) -> str:
@@ -222,9 +159,7 @@ def _cause_lines(progress: Progress, most: int = 10) -> list[str]:
     for cause in found[:most]:
         names = ", ".join(clean(task, 40) for task in cause.tasks)
         names += ", …" if cause.count > len(cause.tasks) else ""
-        lines.append(
-            f"  {cause.count:,} {cause.status.value}: {clean(cause.cause, 300) or 'no cause given'} ({names})"
-        )
+        lines.append(f"  {cause.count:,} {cause.status.value}: {clean(cause.cause, 300) or 'no cause given'} ({names})")
     if len(found) > most:
         lines.append(f"  and {counted(len(found) - most, 'other cause')}; the report lists all")
     return lines
@@ -243,9 +178,7 @@ def _where(progress: Progress, folder: str) -> list[str]:
     if folder:
         own = [path for path, task in progress.files.items() if task is None]
         of_tasks = len(progress.files) - len(own)
-        names = [clean(path, 80) for path in own[:8]] + (
-            [counted(of_tasks, "result file")] if of_tasks else []
-        )
+        names = [clean(path, 80) for path in own[:8]] + ([counted(of_tasks, "result file")] if of_tasks else [])
         lines += ["", f"files   {folder}" + (f": {', '.join(names)}" if names else "")]
     if progress.status and progress.census()[Status.OK] < len(progress.tasks):
         lines.append(f"resume  centuria resume {folder or clean(progress.run, 80)}")
@@ -274,137 +207,3 @@ def show(progress: Progress, *, folder: str = "", most: int = 200) -> str:
     if len(rows) > most:
         lines.append(f"and {len(rows) - most:,} more: --json has all of them")
     return summary(progress, folder=folder) + "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
-
-
-def lasted(row: TaskRow) -> float | None:
-    """Seconds from the start of a task to its end, None without both."""
-    return None if row.started_at is None or row.ended_at is None else row.ended_at - row.started_at
-
-
-# -- JSON ----------------------------------------------------------------------------------------------------
-
-
-def usd(amount: Pico | None) -> float | None:
-    return None if amount is None else amount / DOLLAR
-
-
-def _times(sample: Sample) -> dict[str, float | int | None]:
-    return {
-        "count": sample.count,
-        "mean": sample.mean,
-        "p50": sample.p50,
-        "p99": sample.p99,
-        "max": sample.most if sample.count else None,
-    }
-
-
-def _tokens(usage: Tokens) -> dict[str, int]:
-    return {
-        "prompt": usage.prompt,
-        "cached": usage.cached,
-        "cache_written": usage.cache_written,
-        "output": usage.output,
-        "reasoning": usage.reasoning,
-        "calls_without_usage": usage.missing,
-    }
-
-
-def as_json(progress: Progress) -> dict[str, Any]:
-    """The run as JSON values: dollars, seconds (moments: since 1970), untrusted text as it is."""
-    money = progress.money()
-    path = progress.critical_path()
-    return {
-        "run": progress.run,
-        "name": progress.name,
-        "model": progress.model,
-        "rehearsal": progress.rehearsal,
-        "status": progress.status,
-        "cause": progress.cause,
-        "exit_code": progress.exit_code,
-        "phase": progress.phase,
-        "started_at": progress.started_at,
-        "ended_at": progress.ended_at,
-        "seconds": progress.elapsed(),
-        "resumes": len(progress.resumes),
-        "census": {status.value: number for status, number in progress.census().items()},
-        "unfinished": progress.unfinished_count,
-        "total": len(progress.tasks),
-        "cut_short": sum(row.cut_short for row in progress.tasks.values()),
-        "cost": {
-            "spent": usd(money.spent),
-            "reserved": usd(money.reserved),
-            "held": usd(money.held),
-            "cap": usd(money.cap),
-            "loss": usd(money.loss),
-            "phases": {phase: usd(amount) for phase, amount in money.phases.items()},
-        },
-        "tokens": _tokens(progress.usage),
-        "parallelism": progress.parallelism(),
-        "critical_path": {"tasks": list(path.tasks), "turns": path.turns, "seconds": path.seconds},
-        "models": [
-            {
-                "name": row.name,
-                "calls": row.opened,
-                "ends": dict(row.ends),
-                "cost": usd(row.cost),
-                "tokens": _tokens(row.usage),
-                "first_token": _times(row.first_token),
-                "total": _times(row.total),
-            }
-            for row in progress.models.values()
-        ],
-        "resources": [_resource(progress, row) for row in progress.resources.values()],
-        "servers": [
-            {"slug": row.slug, "server": row.server, "up": row.up, "tools": row.tools, "reason": row.reason}
-            for row in progress.servers.values()
-        ],
-        "causes": [
-            {"status": cause.status.value, "cause": cause.cause, "count": cause.count}
-            for cause in causes(progress)
-        ],
-        "notices": [{"at": row.at, "level": row.level, "text": row.text} for row in progress.notices],
-        "files": [{"path": path, "task": task} for path, task in progress.files.items()],
-        "tasks": [_task(row) for row in progress.tasks.values()],
-    }
-
-
-def _resource(progress: Progress, row: ResourceRow) -> dict[str, Any]:
-    calls = progress.tools.get(bare(row.resource)) if row.resource.startswith("tool:") else None
-    return {
-        "resource": row.resource,
-        "limit": row.limit,
-        "reasons": [{"limit": limit, "reason": reason} for limit, reason in row.reasons],
-        "in_use": row.in_use,
-        "waiting": row.waiting,
-        "peak": row.peak,
-        "peak_waiting": row.peak_waiting,
-        "granted": row.granted,
-        "rejected": row.rejected,
-        "occupancy": row.occupancy(progress.elapsed()),
-        "wait": _times(row.waits),
-        "hold": _times(row.holds),
-        "results": None if calls is None else dict(calls.results),
-    }
-
-
-def _task(row: TaskRow) -> dict[str, Any]:
-    return {
-        "task": row.task,
-        "index": row.index,
-        "label": row.label,
-        "needs": list(row.needs),
-        "state": row.state,
-        "status": row.status.value if row.status else None,
-        "cause": row.cause,
-        "cut_short": row.cut_short,
-        "turns": row.steps or row.turn,
-        "attempts": row.attempts,
-        "tool_calls": row.tool_calls,
-        "repairs": row.repairs,
-        "cost": usd(row.cost),
-        "held": usd(row.held),
-        "tokens": _tokens(row.usage),
-        "waited": row.waited,
-        "started_at": row.started_at,
-        "ended_at": row.ended_at,
-    }

@@ -12,7 +12,7 @@ import time
 
 MODES = set(sys.argv[1:])
 LOCK = threading.Lock()
-TOOLS = ("echo", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
+TOOLS = ("add", "echo", "fail", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
 busy = 0
 most = 0
@@ -34,6 +34,13 @@ def call(number: object, name: str, arguments: dict) -> None:  # noqa: C901 - on
     match name:
         case "echo":
             answer(number, arguments["text"])
+        case "add":
+            total = {"sum": arguments["a"] + arguments["b"]}
+            text = [{"type": "text", "text": json.dumps(total)}]
+            send({"id": number, "result": {"content": text, "structuredContent": total, "isError": False}})
+        case "fail":
+            text = [{"type": "text", "text": f"ValueError: {arguments['why']}"}]
+            send({"id": number, "result": {"content": text, "isError": True}})
         case "pid":
             answer(number, str(os.getpid()))
         case "sleep":

@@ -5,6 +5,7 @@ import sys
 from typing import Any
 
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ImageContent, TextContent
 
 server = MCPServer("sdk-test")
@@ -25,7 +26,7 @@ async def add(a: int, b: int) -> dict[str, Any]:
 @server.tool(structured_output=False)
 async def fail(why: str) -> str:
     """Say no."""
-    raise ValueError(why)
+    raise ToolError(why)
 
 
 @server.tool(structured_output=False)

@@ -1,0 +1,250 @@
+"""Tool servers: `[tools.NAME]` of a job file and the `mcpServers` file that MCP hosts share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centuria.config import load_job, read_mcp_json
+from centuria.errors import JobError
+from centuria.settings import ToolServer
+
+TASK = '[[task]]\nid = "a"\nprompt = "x"\n'
+
+
+def tools(folder: Path, text: str, env: Mapping[str, str] | None = None) -> dict[str, ToolServer]:
+    (folder / "job.toml").write_text(text + TASK)
+    return {server.name: server for server in load_job(folder / "job.toml", env=env or {}).job.servers}
+
+
+def mcp(folder: Path, value: Any, env: Mapping[str, str] | None = None) -> dict[str, ToolServer]:
+    path = folder / "mcp.json"
+    path.write_text(value if isinstance(value, str) else json.dumps(value))
+    return {server.name: server for server in read_mcp_json(path, env or {})}
+
+
+def test_every_setting_of_a_server_is_read(tmp_path: Path) -> None:
+    (tmp_path / "docs").mkdir()
+    found = tools(
+        tmp_path,
+        """
+[tools.db]
+command = "./server"
+args = ["--url", "${DB:-local}"]
+env = { TOKEN = "${TOKEN}" }
+cwd = "docs"
+limit = 4
+tool_limits = { query = 2 }
+required = true
+allow = ["query", "drop"]
+ask = ["drop"]
+trusted = ["query"]
+timeout = 12.5
+slug = "mydb"
+[tools.remote]
+url = "https://${HOST}/mcp"
+headers = { Authorization = "Bearer ${TOKEN}" }
+[tools.docs]
+builtin = "file_read"
+roots = ["docs"]
+[tools.python]
+builtin = "code_exec"
+seconds = 2
+memory_mb = 64
+output_chars = 500
+[tools.pages]
+builtin = "web_search"
+folder = "docs"
+""",
+        {"TOKEN": "t0", "HOST": "h.example"},
+    )
+    assert found["db"] == ToolServer(
+        slug="mydb",
+        name="db",
+        command=str(tmp_path / "server"),
+        args=("--url", "local"),
+        env={"TOKEN": "t0"},
+        cwd=tmp_path / "docs",
+        limit=4,
+        tool_limits={"query": 2},
+        required=True,
+        allow=frozenset({"query", "drop"}),
+        ask=frozenset({"drop"}),
+        trusted=frozenset({"query"}),
+        timeout=12.5,
+    )
+    assert found["remote"].url == "https://h.example/mcp"
+    assert found["remote"].headers == {"Authorization": "Bearer t0"}
+    assert {name: server.slug for name, server in found.items() if server.builtin} == {
+        "docs": "file",
+        "python": "code",
+        "pages": "web",
+    }
+    assert found["docs"].options == {"roots": [str(tmp_path / "docs")]}
+    assert found["python"].options == {"seconds": 2, "memory_mb": 64, "output_chars": 500}
+    assert found["pages"].options == {"folder": str(tmp_path / "docs")}
+
+
+def test_a_server_starts_beside_the_file_that_names_it(tmp_path: Path) -> None:
+    found = tools(tmp_path, '[tools.x]\ncommand = "npx"\n')
+    assert (found["x"].command, found["x"].cwd) == ("npx", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[tools.x]\nlimit = 3\n", "[tools.x] has no `builtin`, `command` or `url`."),
+        ('[tools.x]\ncommand = "a"\nurl = "https://b"\n', "[tools.x] has `command` and `url`."),
+        ('[tools.x]\ncommand = "a"\nroots = ["."]\n', '`roots`, which belongs to a server with builtin = "file_read".'),
+        ('[tools.x]\nbuiltin = "code_exec"\nargs = ["a"]\n', "`args`, which belongs to a server with a `command`."),
+        ('[tools.x]\ncommand = "a"\nheaders = { A = "b" }\n', "`headers`, which belongs to a server with a `url`."),
+        ('[tools.x]\nbuiltin = "file_read"\nroots = ["no"]\n', "roots names `no`, which is no folder."),
+        ('[tools.x]\nbuiltin = "web_search"\nfolder = "."\nsearxng = "http://x"\n', "has `folder` and `searxng`."),
+        ('[tools.x]\nbuiltin = "web_search"\nsearxng = "x"\n', "searxng is not an http(s) URL."),
+        ('[tools.x]\nbuiltin = "files"\n', "[tools.x] builtin must be one of"),
+        ('[tools.x]\nurl = "ftp://b"\n', "[tools.x] url is not an http(s) URL."),
+        ('[tools.x]\nurl = "https://b:99999"\n', "[tools.x] url is not an http(s) URL."),
+        ('[tools.x]\nurl = "https://b"\nheaders = { A = "b\\nc" }\n', "headers `A` is no header of one line."),
+        ('[tools.x]\ncommand = "${NO}"\n', "[tools.x] command asks for the variable NO, which is not set."),
+        ('[tools.x]\ncommand = "a"\nargs = ["${input:k}"]\n', "which only an editor can fill in."),
+        ('[tools.x]\ncommand = "a"\nargs = ["\\u0000"]\n', "args, item 1, holds a NUL character."),
+        ('[tools.x]\ncommand = "a"\nenv = { "A=B" = "c" }\n', "env has the name `A=B`, which is none."),
+        ('[tools.x]\ncommand = "a"\ncwd = "no"\n', "cwd names `no`, which is no folder."),
+        ('[tools.x]\ncommand = "a"\nslug = "Big"\n', "[tools.x] slug is not valid"),
+        ('[tools.x]\ncommand = "a"\nslug = "s"\n[tools.y]\ncommand = "a"\nslug = "s"\n', "has the slug `s` of `x`."),
+        ('[job]\ntools_file = "no.json"\n', "The tools file no.json does not exist."),
+    ],
+)
+def test_a_server_that_cannot_work_is_refused_by_table_and_key(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(JobError) as caught:
+        tools(tmp_path, text)
+    assert sentence in str(caught.value)
+
+
+def test_all_broken_servers_are_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        tools(tmp_path, '[tools.x]\ncommand = "${A}"\n[tools.y]\ncommand = "${B}"\n')
+    assert "variable A" in caught.value.message
+    assert "variable B" in caught.value.remedy
+
+
+NAMES = ("brave_search", "GitHub", "chrome-devtools-mcp", "sequential-thinking", "Web Search", "файлы", "1st")
+
+
+def test_any_name_that_hosts_allow_gets_a_legal_slug_of_its_own(tmp_path: Path) -> None:
+    found = mcp(tmp_path, {"mcpServers": {name: {"command": "x"} for name in NAMES}})
+    slugs = {name: server.slug for name, server in found.items()}
+    assert list(found) == list(NAMES)
+    assert (slugs["brave_search"], slugs["GitHub"]) == ("brave-search", "github")
+    assert len(set(slugs.values())) == len(NAMES)
+    for slug in slugs.values():
+        assert slug[0].isalpha()
+        assert len(slug) <= 16
+        assert slug.isascii()
+        assert slug == slug.lower()
+
+
+def test_the_built_in_servers_keep_their_slugs_and_others_of_that_name_step_aside(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"web": {"command": "x"}}}')
+    found = tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.search]\nbuiltin = "web_search"\n')
+    assert found["search"].slug == "web"
+    assert found["web"].slug.startswith("web-")
+
+
+@pytest.mark.parametrize(
+    ("entry", "command", "url"),
+    [
+        ({"command": "npx", "args": ["-y", "m"], "alwaysAllow": ["a"], "autoApprove": [], "timeout": 60}, "npx", None),
+        ({"type": "stdio", "command": "uvx"}, "uvx", None),
+        ({"transport": "stdio", "command": "uvx"}, "uvx", None),
+        ({"type": "local", "command": "uvx", "tools": ["*"]}, "uvx", None),
+        ({"url": "https://x.example/mcp"}, None, "https://x.example/mcp"),
+        ({"type": "http", "url": "https://x.example/mcp?k=v"}, None, "https://x.example/mcp?k=v"),
+        ({"type": "streamable-http", "url": "https://x.example"}, None, "https://x.example"),
+        ({"transport": {"type": "streamableHttp"}, "url": "https://x.example"}, None, "https://x.example"),
+        ({"httpUrl": "https://x.example/mcp"}, None, "https://x.example/mcp"),
+        ({"serverUrl": "https://x.example/mcp"}, None, "https://x.example/mcp"),
+    ],
+)
+def test_what_other_hosts_write_is_understood(
+    tmp_path: Path, entry: dict[str, Any], command: str | None, url: str | None
+) -> None:
+    server = mcp(tmp_path, {"mcpServers": {"x": entry}})["x"]
+    assert (server.command, server.url) == (command, url)
+
+
+def test_the_servers_key_of_vs_code_is_read_and_its_inputs_are_ignored(tmp_path: Path) -> None:
+    found = mcp(tmp_path, {"inputs": [{"id": "k"}], "servers": {"x": {"type": "stdio", "command": "y"}}})
+    assert found["x"].command == "y"
+
+
+def test_a_disabled_server_is_left_out_whatever_else_is_wrong_with_it(tmp_path: Path) -> None:
+    found = mcp(tmp_path, {"mcpServers": {"a": {"disabled": True}, "b": {"enabled": False}, "c": {"command": "x"}}})
+    assert list(found) == ["c"]
+
+
+def test_variables_are_filled_as_hosts_fill_them(tmp_path: Path) -> None:
+    entry = {
+        "command": "${BIN:-npx}",
+        "args": ["${workspaceFolder}/a", "${env:A}", "$A ${not a var}", "${EMPTY:-d}", "${userHome}"],
+        "env": {"N": 3, "T": True},
+    }
+    env = {"A": "1", "EMPTY": "", "HOME": "/home/x"}
+    server = mcp(tmp_path, {"mcpServers": {"x": entry}}, env)["x"]
+    assert server.command == "npx"
+    assert server.args == (f"{tmp_path}/a", "1", "$A ${not a var}", "d", "/home/x")
+    assert server.env == {"N": "3", "T": "true"}
+
+
+def test_what_a_variable_holds_is_not_expanded_again(tmp_path: Path) -> None:
+    entry = {"command": "x", "args": ["${A}"]}
+    assert mcp(tmp_path, {"mcpServers": {"x": entry}}, {"A": "${B}", "B": "no"})["x"].args == ("${B}",)
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        ("{", "mcp.json is not JSON: "),
+        ([], "mcp.json has no `mcpServers`."),
+        ({"mcpservers": {}}, "mcp.json has no `mcpServers`."),
+        ({"mcpServers": {"x": 3}}, "mcp.json: the server `x` is not an object."),
+        ({"mcpServers": {"x": {}}}, "the server `x` has neither `command` nor `url`."),
+        ({"mcpServers": {"x": {"type": "sse", "url": "https://a"}}}, "`x` uses the transport sse, which MCP has"),
+        ({"mcpServers": {"x": {"type": "ws", "url": "https://a"}}}, "`x` uses the transport `ws`, which is not known."),
+        ({"mcpServers": {"x": {"command": "a", "url": "https://a"}}}, "`x` has a `command` and a `url`."),
+        ({"mcpServers": {"x": {"type": "http", "command": "a"}}}, "`x` needs `url` as text."),
+        ({"mcpServers": {"x": {"command": ["a"]}}}, "`x` needs `command` as text."),
+        ({"mcpServers": {"x": {"command": "a", "args": "b"}}}, "`x` needs `args` as a list of texts."),
+        ({"mcpServers": {"x": {"command": "a", "env": ["A=b"]}}}, "`x` needs `env` as an object."),
+        ({"mcpServers": {"x": {"command": "a", "env": {"A": None}}}}, "`x` needs `env` `A` as text."),
+        ({"mcpServers": {"x": {"url": "file:///etc"}}}, "`x` url is not an http(s) URL."),
+        ({"mcpServers": {"": {"command": "a"}}}, "has a server without a name"),
+        ({"mcpServers": {str(n): {"command": "a"} for n in range(501)}}, "has more than 500 servers."),
+    ],
+)
+def test_a_tools_file_that_cannot_work_is_refused_by_server(tmp_path: Path, value: Any, sentence: str) -> None:
+    with pytest.raises(JobError) as caught:
+        mcp(tmp_path, value)
+    assert sentence in caught.value.message
+    assert caught.value.remedy
+
+
+def test_a_table_without_a_command_tunes_the_server_of_the_tools_file(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"db": {"command": "x"}, "b": {"command": "y"}}}')
+    text = '[job]\ntools_file = "mcp.json"\n[tools.db]\nlimit = 4\nask = ["drop"]\nslug = "d"\n'
+    found = tools(tmp_path, text)
+    assert (found["db"].command, found["db"].limit, found["db"].ask) == ("x", 4, frozenset({"drop"}))
+    assert (found["db"].slug, found["b"].slug) == ("d", "b")
+    with pytest.raises(JobError, match=r"\[tools.db\] is in the tools file too."):
+        tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.db]\ncommand = "z"\n')
+    with pytest.raises(JobError, match="Did you mean `db`"):
+        tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.dbb]\nlimit = 2\n')
+
+
+def test_the_environment_and_headers_of_a_server_are_not_in_its_repr(tmp_path: Path) -> None:
+    server = mcp(tmp_path, {"mcpServers": {"x": {"command": "a", "env": {"K": "hunter2"}}}})["x"]
+    assert "hunter2" not in repr(server)
