@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import tempfile
 from pathlib import Path
 
 from centuria.errors import ConfigurationError
 
 JOURNAL = "journal.sqlite"
+#: What stands at a temporary file's place is overwritten; a link there is not followed.
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 _WINDOWS_DEVICES = re.compile(r"(?i)(con|prn|aux|nul|com\d|lpt\d)(\..*)?")
 
@@ -20,6 +21,7 @@ class RunFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
+        self._folders: dict[str, Path] = {}
 
     @property
     def journal(self) -> Path:
@@ -43,15 +45,21 @@ class RunFolder:
             raise ConfigurationError(f"The folder {self.path} is not empty.", remedy="Choose another with --out.")
 
     def write(self, name: str, text: str) -> str:
-        """Put a file in place in one step: readers see all of it or the one before. Returns `name`."""
+        """Put a file in place in one step: readers see all of it or the one before. Returns `name`.
+
+        One writer at a time: whoever holds the journal's lock.
+        """
         target = self._inside(name)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=".", suffix=".part")
+        temporary = str(target.with_name(f".{target.name}.part"))
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
+            handle = os.open(temporary, _WRITE, 0o666)
+        except FileNotFoundError:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            handle = os.open(temporary, _WRITE, 0o666)
+        try:
+            with open(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
                 file.write(text)
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(target)
+            os.replace(temporary, target)  # noqa: PTH105 - a thousand agents write a thousand files: each call counts
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
@@ -68,10 +76,17 @@ class RunFolder:
         return self._inside(name).exists()
 
     def _inside(self, name: str) -> Path:
-        target = (self.path / name).resolve()
-        if not target.is_relative_to(self.path.resolve()):
+        """The path of a file, in a folder that was resolved, once, and found to be inside."""
+        parent, _, last = name.rpartition("/")
+        folder = self._folders.get(parent)
+        if folder is None:
+            folder = (self.path / parent if parent or name == last else Path("/")).resolve()
+            if not folder.is_relative_to(self.path.resolve()):
+                raise ConfigurationError(f"{name!r} leads out of the run folder.")
+            self._folders[parent] = folder
+        if last in ("", ".", ".."):
             raise ConfigurationError(f"{name!r} leads out of the run folder.")
-        return target
+        return folder / last
 
 
 def file_stem(identity: str) -> str:

@@ -12,10 +12,17 @@ from centuria.admission import Money, Slots
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.graph import NewTask, TaskGraph
 from centuria.core.landing import SoftLanding
-from centuria.errors import BudgetExceeded, CenturiaError, JournalError, ModelDenied, ModelError
+from centuria.errors import (
+    BudgetExceeded,
+    CenturiaError,
+    FingerprintMismatch,
+    JournalError,
+    ModelDenied,
+    ModelError,
+)
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
 from centuria.folder import RunFolder, file_stem
-from centuria.messages import CallKey, Completion, Outcome, Status
+from centuria.messages import CallKey, Completion, Outcome, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller, ChatRequest, Model
 from centuria.scheduler import ToolScheduler
 from centuria.settings import Endpoint, Job, Task
@@ -51,6 +58,21 @@ class Merged:
     answer: str
     cause: str = ""
     budget: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _CurrentTools:
+    """What an agent may call now: servers come and go, and an agent switches to what there is at its next turn."""
+
+    scheduler: ToolScheduler
+    servers: frozenset[str] | None
+
+    @property
+    def specs(self) -> tuple[ToolSpec, ...]:
+        return self.scheduler.view(self.servers).specs
+
+    async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
+        return await self.scheduler.view(self.servers).call(call, caller)
 
 
 class Orchestrator:
@@ -146,9 +168,10 @@ class Orchestrator:
                 raise
             current.uncancel()
             status, cause = Status.CANCELLED, self._stopped or "cancelled by the user"
-        except JournalError:
-            raise
-        except Exception as error:  # the edge: whatever an agent died of, the others go on
+        except Exception as caught:  # the edge: whatever an agent died of, the others go on
+            error = first_of(caught)
+            if isinstance(error, JournalError):
+                raise error from caught
             status, cause = _verdict(error)
             if isinstance(error, ModelDenied):
                 self._denied = self._denied or cause
@@ -163,7 +186,25 @@ class Orchestrator:
             started, epoch = self._kit.clock(), self._kit.calls.epoch(task.id)
             self._kit.stream.publish(*self._kit.graph.start(task.id, epoch))
             async with asyncio.timeout(self._job.limits.seconds):
-                await converse(self._brief(task, epoch, draft, started))
+                try:
+                    await converse(self._brief(task, epoch, draft, started))
+                except Exception as error:
+                    if not isinstance(first_of(error), FingerprintMismatch):
+                        raise
+                    epoch = self._begin_afresh(task.id, draft)
+                    await converse(self._brief(task, epoch, draft, started))
+
+    def _begin_afresh(self, task: str, draft: Draft) -> int:
+        """The journal tells the beginning of another conversation than this one: nothing of it can be used."""
+        kit, epoch = self._kit, self._kit.calls.epoch(task) + 1
+        facts = kit.graph.reset({task: epoch})
+        for fact in facts:
+            kit.calls.apply(fact)
+        facts += kit.graph.start(task, epoch)
+        text = f"Task {task} begins afresh: its model, its tools or the program are not those of the broken run."
+        kit.stream.publish(Notice(text), *facts)
+        draft.clear()
+        return epoch
 
     def _brief(self, task: Task, epoch: int, draft: Draft, started: float) -> Brief:
         index, node = self._index[task.id], f"task:{task.id}"
@@ -184,7 +225,7 @@ class Orchestrator:
             node=node,
             opening=opening(task, self._job.system, self._needed(task)),
             model=self._kit.model,
-            tools=self._kit.tools.view(task.servers),
+            tools=_CurrentTools(self._kit.tools, task.servers),
             steps=self._job.limits.steps,
             recovery=recovery,
             draft=draft,
@@ -254,7 +295,8 @@ class Orchestrator:
     def _note_ready(self, tasks: Sequence[str]) -> None:
         for task in tasks:
             heapq.heappush(self._ready, (self._tasks[task].priority, self._index[task], task))
-        self._news.set()
+        if tasks or not self._open:  # else the idle workers, maybe a thousand, would wake for nothing
+            self._news.set()
 
     def write_result(self, task: Task, outcome: Outcome) -> None:
         """One result's own file, in place the moment it is finished."""
@@ -337,7 +379,7 @@ class Orchestrator:
         self._kit.stream.publish(FileWritten(name))
 
 
-def _verdict(error: Exception) -> tuple[Status, str]:
+def _verdict(error: BaseException) -> tuple[Status, str]:
     """An agent's end as the census counts it."""
     match error:
         case BudgetExceeded():
@@ -350,17 +392,13 @@ def _verdict(error: Exception) -> tuple[Status, str]:
             return Status.TIMEOUT, "its time was up"
         case CenturiaError():
             return Status.FAILED, str(error)
-        case BaseExceptionGroup():
-            return _verdict(_first(error))
         case _:
             return Status.FAILED, f"internal error: {type(error).__name__}: {error}"[:500]
 
 
-def _first(group: BaseExceptionGroup[BaseException]) -> Exception:
-    inner = group.exceptions[0]
-    if isinstance(inner, BaseExceptionGroup):
-        return _first(inner)
-    return inner if isinstance(inner, Exception) else RuntimeError(str(inner))
+def first_of(error: BaseException) -> BaseException:
+    """The error itself; of a group, the first in it: what the others were cancelled for."""
+    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def new_tasks(job: Job) -> list[NewTask]:

@@ -39,7 +39,7 @@ from centuria.messages import Outcome, Pico, Status
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
 from centuria.model.rehearsal import RehearsalTransport
-from centuria.orchestrator import MERGE, RUN_NODE, Kit, Merged, Orchestrator, new_tasks
+from centuria.orchestrator import MERGE, RUN_NODE, Kit, Merged, Orchestrator, first_of, new_tasks
 from centuria.ports import Model, ToolHost, Transport
 from centuria.scheduler import ToolScheduler
 from centuria.settings import Endpoint, Job
@@ -139,6 +139,7 @@ class Run:
             stack.callback(stream.close)
             if begun is not None:
                 begun(stream)
+                await asyncio.sleep(0)  # the views that it started subscribe before there is anything to miss
             kit = self._compose(cores, stream, transport, host, fresh=seq == 0)
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
             if self._cancelled:
@@ -250,19 +251,24 @@ class Run:
         events = cores.graph.end_all(plan.dropped) if plan.dropped else []
         events += cores.graph.reset(plan.resets, specs={task.id: task.spec for task in job.tasks})
         events += cores.graph.add([task for task in new_tasks(job) if task.id in plan.added])
+        for event in events:
+            cores.calls.apply(event)
         if events:
             stream.publish(*events)
 
     # -- working -------------------------------------------------------------------------------------------------
 
     async def _work(self, orchestrator: Orchestrator) -> Merged:
-        async with asyncio.TaskGroup() as group:
-            listener = group.create_task(self._listen(), name="commands")
-            try:
-                await orchestrator.work()
-                return await orchestrator.merge()
-            finally:
-                listener.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                listener = group.create_task(self._listen(), name="commands")
+                try:
+                    await orchestrator.work()
+                    return await orchestrator.merge()
+                finally:
+                    listener.cancel()
+        except BaseExceptionGroup as group_of_errors:
+            raise first_of(group_of_errors) from group_of_errors
 
     async def _listen(self) -> None:
         """Obey other processes (`centuria cancel`) while the run works."""

@@ -52,6 +52,11 @@ class Draft:
     cut_short: bool = False
     cause: str = ""
 
+    def clear(self) -> None:
+        """Begin again with nothing."""
+        self.text, self.structured, self.steps, self.repairs = "", None, 0, 0
+        self.cut_short, self.cause = False, ""
+
 
 @dataclass(frozen=True, slots=True)
 class Brief:

@@ -145,15 +145,18 @@ class Swarm:
                     await work
 
     async def resume(
-        self, run: str | Path = "last", *, only: Sequence[str] = (), budget: float | None = None
+        self, run: str | Path = "last", *, only: Sequence[str] = (), budget: float | Literal[False] | None = None
     ) -> Report:
-        """Go on with a broken run: by folder, id, the start of one, or `last`. `budget`: a new cap in dollars."""
+        """Go on with a broken run: by folder, id, the start of one, or `last`.
+
+        `only`: what ended with these statuses. `budget`: a new cap in dollars (False: no cap).
+        """
         statuses = frozenset(Status(status) for status in only) or None
         launch = prepare_resume(
             find_run(str(run), self._root),
             self._env,
             only=statuses,
-            budget=lambda cap: cap if budget is None else round(budget * DOLLAR),
+            budget=lambda cap: cap if budget is None else round(budget * DOLLAR) if budget else None,
             model=self._model,
         )
         return await self._follow(launch)

@@ -50,6 +50,7 @@ def refusal(folder: Path, job: str | bytes, files: Mapping[str, str | bytes] | N
         (JOB + '[merge]\nsummary = "{tabel}"\n', "[merge] summary asks for `tabel`.", "Did you mean `table`?"),
         (JOB + '[prices."kimi-k2.5"]\ninput = 1\n', '[prices."kimi-k2.5"] lacks `output`.', "output = ..."),
         (JOB + "[model]\nsampling = 3\n", "[model] sampling must be a table.", ""),
+        (JOB + "[model]\nsampling = { top_k = nan }\n", "[model] sampling, top_k must be a finite number.", ""),
         (JOB + "[rehearsal.faults]\n430 = 0.1\n", "[rehearsal] faults, 430 must be one of '429'", ""),
         (JOB + "[rehearsal.faults]\n429 = 0.6\ncut = 0.6\n", "faults that add up to more than 1.", "Lower them"),
         (JOB + "[[rehearsal.turn]]\n", "turn, item 1 needs either `calls` or `text`.", "the answer into the next"),

@@ -19,8 +19,8 @@ me@host:/ /home/me/remote fuse.sshfs rw 0 0
 C:\134 /mnt/c 9p rw,noatime,aname=drvfs;path=C:\;uid=1000,trans=fd 0 0
 hostshare /mnt/vm 9p rw,trans=virtio,version=9p2000.L 0 0
 far /mnt/far 9p rw,trans=tcp,port=564 0 0
-overlay /work overlay rw 0 0
-server:/two /work nfs rw 0 0
+overlay /data overlay rw 0 0
+server:/two /data nfs rw 0 0
 server:/three /srv nfs rw 0 0
 /dev/vdb /srv ext4 rw 0 0
 malformed
@@ -42,7 +42,7 @@ malformed
         ("/mnt/c/Users", "9p"),
         ("/mnt/vm/run", None),
         ("/mnt/far/run", "9p"),
-        ("/work/run", "nfs"),
+        ("/data/run", "nfs"),
         ("/srv/run", None),
     ],
 )

@@ -16,12 +16,14 @@ from centuria.errors import ConfigurationError, JournalError
 from centuria.messages import CallKey, Status, Usage
 from centuria.testing.upstream import Calls, Cut, FakeUpstream, HttpError, Reply, Stall, Text
 from tests.promises.kit import (
+    MODEL,
     Body,
     begin,
     bodies,
     calls,
     census,
     centuria,
+    fold,
     processes_naming,
     prompt,
     raw_server,
@@ -244,7 +246,7 @@ async def test_only_runs_again_what_ended_so(tmp_path: Path) -> None:
         return Text("Fine.")
 
     async with FakeUpstream(script) as upstream:
-        job = write_job(tmp_path, upstream, rows=5, timeouts={"total": 1.0})
+        job = write_job(tmp_path, upstream, rows=5, job={"max_tokens": 4_000}, timeouts={"total": 1.0})
         async with swarm(tmp_path) as hundred:
             first = await hundred.run(job)
             assert census(first) == {"ok": 3, "failed": 1, "timeout": 1}
@@ -311,27 +313,48 @@ async def test_an_edited_job_runs_only_what_was_edited_or_added(tmp_path: Path) 
     assert "Done: Another task 2." in sent[1], "what was made of a result is made again"
 
 
-async def test_another_model_goes_on_with_a_broken_conversation_from_its_beginning(tmp_path: Path) -> None:
-    broken = True
+async def _broken_after_one_turn(tmp_path: Path, upstream: FakeUpstream) -> Path:
+    """A run of two tasks: n1 is ok, n0 failed in its second turn."""
 
     def script(body: Body) -> Reply:
-        if "n0" in prompt(body) and not turn(body):
-            return Calls((("no_such_tool", "{}"),))
-        return HttpError(400) if broken and "n0" in prompt(body) else Text(str(body["model"]))
+        if "n1" in prompt(body):
+            return Text("Fine.")
+        return HttpError(400) if turn(body) else Calls((("no_such_tool", "{}"),))
 
-    async with FakeUpstream(script) as upstream:
-        job = write_job(tmp_path, upstream, rows=2)
-        async with swarm(tmp_path) as hundred:
-            first = await hundred.run(job)
-        assert census(first) == {"ok": 1, "failed": 1}
-        broken, before = False, len(upstream.requests)
-        text = job.read_text().replace('["prices"."kimi-k2.5"]', '["prices"."other"]')
-        (tmp_path / "other.toml").write_text(text)
-        async with swarm(tmp_path, model="kimi-k2-turbo-preview", budget=False) as other:
-            report = await other.resume(first.folder)
+    upstream.script = script
+    async with swarm(tmp_path) as hundred:
+        first = await hundred.run(write_job(tmp_path, upstream, rows=2))
+    assert census(first) == {"ok": 1, "failed": 1}
+    upstream.requests.clear()
+    upstream.script = lambda body: Text(f"By {body['model']}.")
+    return first.folder
+
+
+async def test_another_model_goes_on_with_what_the_first_one_was_paid_for(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream:
+        run = await _broken_after_one_turn(tmp_path, upstream)
+        async with swarm(tmp_path, model="another") as other:
+            report = await other.resume(run, budget=False)
     assert census(report) == {"ok": 2}
-    assert (report.outcomes["n0"].text, report.outcomes["n1"].text) == ("kimi-k2-turbo-preview", "kimi-k2.5")
-    assert [turn(body) for body in bodies(upstream)[before:]] == [0, 1]
+    assert (report.outcomes["n0"].text, report.outcomes["n1"].text) == ("By another.", "Fine.")
+    assert [turn(body) for body in bodies(upstream)] == [1]
+
+
+async def test_a_conversation_that_is_no_longer_the_same_begins_afresh_instead_of_ending_the_run(
+    tmp_path: Path,
+) -> None:
+    async with FakeUpstream() as upstream:
+        run = await _broken_after_one_turn(tmp_path, upstream)
+        saved = (run / "job.json").read_text()
+        assert "Report on n0." in saved
+        # As if a newer program opened its conversations with other words.
+        (run / "job.json").write_text(saved.replace("Report on n0.", "Please report on n0."))
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.resume(run)
+    assert census(report) == {"ok": 2} and report.outcomes["n0"].text == f"By {MODEL}."
+    assert [(turn(body), prompt(body)) for body in bodies(upstream)] == [(0, "Please report on n0.")]
+    assert any("afresh" in notice.text for notice in fold(run).progress.notices)
+    assert fold(run).calls.epoch("n0") == 1
 
 
 # -- disks -----------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Literal
 @dataclass(frozen=True, slots=True)
 class Overrides:
     """None is "not said". `budget` and `agent_budget` are dollars, False for no cap; `tools` is an
-    `mcpServers` file.
+    `mcpServers` file; `schema` a file, or a JSON Schema as it is.
 
     `limit` is the most rows that become tasks. `rows`, `tools` and `schema` are relative to the current
     folder, not to the job file.
@@ -34,7 +34,7 @@ class Overrides:
     limit: int | None = None
     tools: Path | None = None
     merge: str | None = None
-    schema: Path | None = None
+    schema: Path | Mapping[str, Any] | None = None
 
     def as_tables(self) -> dict[str, Any]:
         """The same in the shape of a job file."""
@@ -50,7 +50,8 @@ class Overrides:
             "concurrency": self.concurrency,
             "steps": self.steps,
         }
-        merge: dict[str, Any] = {"kind": self.merge, "schema": _absolute(self.schema)}
+        schema = self.schema if isinstance(self.schema, Mapping) else _absolute(self.schema)
+        merge: dict[str, Any] = {"kind": self.merge, "schema": schema}
         tables = {"job": job, "model": model, "limits": limits, "merge": merge}
         written = {
             name: {key: item for key, item in table.items() if item is not None} for name, table in tables.items()

@@ -107,6 +107,9 @@ def from_validation(error: ValidationError, model: type[BaseModel], problems: Pr
 
 def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
     location, kind = detail["loc"], detail["type"]
+    if kind == "finite_number":
+        # pydantic also names the branches of JSON's union, which are no keys of the file.
+        location = tuple(part for part in location if part not in ("float", "list", "dict"))
     context: dict[str, Any] = detail.get("ctx", {})
     *outer, last = location or ("",)
     if kind == "extra_forbidden":

@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import Any, NoReturn
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, ValidationError
-from jsonschema.protocols import Validator
-from jsonschema.validators import validator_for
-from referencing import Registry
-from referencing.exceptions import Unresolvable
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from centuria.messages import safe_text
+
+if TYPE_CHECKING:
+    from jsonschema.exceptions import ValidationError
+    from jsonschema.protocols import Validator
 
 #: Characters of arguments, beyond which they are not even read.
 MAX_ARGUMENTS = 1_000_000
@@ -60,6 +57,11 @@ class ArgumentCheck:
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+        from jsonschema.validators import validator_for
+        from referencing import Registry
+
         self._validator: Validator | None = None
         dialect = validator_for(dict(schema), default=Draft202012Validator)
         try:
@@ -70,6 +72,8 @@ class ArgumentCheck:
 
     def complaint(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong, with the place and what is expected there; None where all is well."""
+        from referencing.exceptions import Unresolvable
+
         if self._validator is None:
             return None
         try:

@@ -1,4 +1,7 @@
-"""`McpToolHost`: the connected tool servers of a run, one session each, over stdio and streamable HTTP."""
+"""`McpToolHost`: the connected tool servers of a run, one session each, over stdio and streamable HTTP.
+
+The MCP SDK takes most of a second to import: it is when the first server is opened, and never in a job without tools.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,22 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
-from typing import Any
-
-import mcp_types as types
-from mcp.client._transport import TransportStreams
+from typing import TYPE_CHECKING, Any
 
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.messages import ToolResult
 from centuria.ports import HostedTool, ServerState
 from centuria.settings import Timeouts, ToolServer
-from centuria.toolhost.http import http_transport
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
 from centuria.toolhost.processes import Warden
-from centuria.toolhost.session import OpenTransport, Phase, Session
-from centuria.toolhost.stdio import Wire, stdio_transport
+
+if TYPE_CHECKING:
+    import mcp_types as types
+    from mcp.client._transport import TransportStreams
+
+    from centuria.toolhost.session import OpenTransport, Session
+    from centuria.toolhost.stdio import Wire
 
 logger = logging.getLogger(__name__)
 
@@ -66,14 +70,7 @@ class McpToolHost:
             stack.push_async_callback(self._close)
             starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
             for slug, server in self._servers.items():
-                session = self._sessions[slug] = Session(
-                    server.name,
-                    self._opener(server),
-                    start_timeout=self._timeouts.server_start,
-                    starts=starts,
-                    dice=self._dice,
-                    on_change=partial(self._changed, slug),
-                )
+                session = self._sessions[slug] = self._session(server, starts)
                 session.start(self._group)
             for session in self._sessions.values():
                 await session.settled()
@@ -89,7 +86,22 @@ class McpToolHost:
             session.stop()
         await self._group.__aexit__(None, None, None)
 
+    def _session(self, server: ToolServer, starts: asyncio.Semaphore) -> Session:
+        from centuria.toolhost.session import Session
+
+        return Session(
+            server.name,
+            self._opener(server),
+            start_timeout=self._timeouts.server_start,
+            starts=starts,
+            dice=self._dice,
+            on_change=partial(self._changed, server.slug),
+        )
+
     def _opener(self, server: ToolServer) -> OpenTransport:
+        from centuria.toolhost.http import http_transport
+        from centuria.toolhost.stdio import stdio_transport
+
         def open_transport(wire: Wire) -> AbstractAsyncContextManager[TransportStreams]:
             if server.url is not None:
                 return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server))
@@ -101,7 +113,7 @@ class McpToolHost:
     def _check_required(self) -> None:
         for slug, session in self._sessions.items():
             server = self._servers[slug]
-            if server.required and session.phase is not Phase.UP:
+            if server.required and not session.up:
                 where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
                 raise ConfigurationError(
                     f"The required tool server {server.name} did not start: {session.reason}",
@@ -134,7 +146,7 @@ class McpToolHost:
         return ServerState(
             slug,
             server.name,
-            up=session.phase is Phase.UP,
+            up=session.up,
             tools=sum(tool.slug == slug for tool in self._tools.values()),
             limit=limit_of(server),
             reason=session.reason,
@@ -142,7 +154,7 @@ class McpToolHost:
         )
 
     def _changed(self, slug: str) -> None:
-        if self._sessions[slug].phase is Phase.UP:
+        if self._sessions[slug].up:
             self._tools = self._catalogue()
         if self.on_change is not None:
             self.on_change(self._state(slug))

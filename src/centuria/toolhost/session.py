@@ -78,6 +78,10 @@ class Session:
         self._owner = group.create_task(self._own(), name=f"session {self.name}")
 
     @property
+    def up(self) -> bool:
+        return self.phase is Phase.UP
+
+    @property
     def stopped(self) -> bool:
         return self.phase is Phase.STOPPED
 
@@ -88,7 +92,7 @@ class Session:
 
     def stop(self) -> None:
         """Have the owner close the session and end."""
-        was_up = self.phase is Phase.UP
+        was_up = self.up
         self._turn(Phase.STOPPED, "It was stopped.")
         self.wire.news.set()
         if not was_up and self._owner is not None:

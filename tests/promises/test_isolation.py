@@ -1,0 +1,154 @@
+"""Promise 4: every agent sees only its own tools and its own context, and siblings send identical prefixes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from centuria.testing.upstream import Calls, FakeUpstream, Reply, Seen, Text
+from tests.promises.kit import (
+    Body,
+    begin,
+    bodies,
+    census,
+    prompt,
+    raw_server,
+    swarm,
+    tool_names,
+    tool_texts,
+    turn,
+    write_job,
+)
+
+
+def _member(seen: Seen, name: str) -> bytes:
+    """A member of the body, byte for byte as it was sent."""
+    text = seen.body.decode()
+    at = text.index(f'"{name}":') + len(name) + 3
+    _, end = json.JSONDecoder().raw_decode(text, at)
+    return text[at:end].encode()
+
+
+async def test_siblings_send_byte_identical_tools_and_system_message(tmp_path: Path) -> None:
+    def script(body: Body) -> Reply:
+        return Text("Here.") if turn(body) else Calls((("a__echo", '{"text": "hello"}'),))
+
+    async with FakeUpstream(script) as upstream:
+        tools = {"a": raw_server(limit=10), "b": raw_server("pages", limit=10)}
+        job = write_job(tmp_path, upstream, rows=12, tools=tools)
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert census(report) == {"ok": 12} and len(upstream.requests) == 24
+    assert len({_member(seen, "tools") for seen in upstream.requests}) == 1
+    assert len({json.dumps(body["messages"][0]) for body in bodies(upstream)}) == 1
+    first = bodies(upstream)[0]
+    assert first["messages"][0]["role"] == "system"
+    names = tool_names(first)
+    assert {name.partition("__")[0] for name in names} == {"a", "b"} and len(names) == len(set(names)) == 22
+    heads = {seen.body[: seen.body.index(b"Report on")] for seen in upstream.requests}
+    assert len(heads) == 1, "what comes before a task's own words is the same for all"
+
+
+async def test_a_task_never_sees_nor_reaches_the_tools_of_a_server_that_it_was_not_given(tmp_path: Path) -> None:
+    stolen = tmp_path / "stolen.txt"
+    attempt = json.dumps({"path": str(stolen), "text": "mine"})
+
+    def script(body: Body) -> Reply:
+        return Text(tool_texts(body)[0]) if turn(body) else Calls((("b__write", attempt),))
+
+    async with FakeUpstream(script) as upstream:
+        tasks = [
+            {"id": "thief", "prompt": "Be a thief.", "tools": ["a"]},
+            {"id": "none", "prompt": "Have nothing.", "tools": []},
+            {"id": "owner", "prompt": "Be the owner.", "tools": ["b"]},
+        ]
+        tools = {"a": raw_server(), "b": raw_server()}
+        job = write_job(tmp_path, upstream, tasks=tasks, tools=tools)
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    seen = {prompt(body): tool_names(body) for body in bodies(upstream)}
+    assert seen["Have nothing."] == []
+    assert {name[:3] for name in seen["Be a thief."]} == {"a__"}
+    assert {name[:3] for name in seen["Be the owner."]} == {"b__"}
+    refusal = report.outcomes["thief"].text
+    assert "b__write" in refusal and "a__" in refusal, "it is told what it may call"
+    assert "b__write" in report.outcomes["none"].text
+    assert report.outcomes["owner"].text == "written" and stolen.read_text() == "mine\n"
+
+
+async def test_no_request_holds_a_word_of_another_agents_context(tmp_path: Path) -> None:
+    def script(body: Body) -> Reply:
+        secret = prompt(body).split()[-1]
+        if turn(body) < 2:
+            return Calls((("raw__echo", json.dumps({"text": f"heard-{secret}"})),), text=f"thinking of {secret}")
+        return Text(f"done {secret}")
+
+    async with FakeUpstream(script, latency=0.01) as upstream:
+        rows = [{"Name": f"n{number}", "Secret": f"secret-{number:03}-x"} for number in range(20)]
+        job = write_job(
+            tmp_path,
+            upstream,
+            rows=rows,
+            job={"prompt": "Keep {Secret}"},
+            tools={"raw": raw_server(limit=10)},
+        )
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert census(report) == {"ok": 20} and len(upstream.requests) == 60
+    for seen in upstream.requests:
+        own = prompt(seen.json).split()[-1]
+        others = [row["Secret"] for row in rows if row["Secret"] != own]
+        assert not any(other in seen.body.decode() for other in others)
+    assert {task: end.text for task, end in report.outcomes.items()} == {
+        row["Name"]: f"done {row['Secret']}" for row in rows
+    }
+
+
+async def test_a_task_is_given_the_results_that_it_needs_and_no_others(tmp_path: Path) -> None:
+    async with FakeUpstream(lambda body: Text(f"result of {prompt(body)[:5]}")) as upstream:
+        tasks = [
+            {"id": "left", "prompt": "Left."},
+            {"id": "right", "prompt": "Right"},
+            {"id": "end", "prompt": "End of it.", "needs": ["left"]},
+        ]
+        async with swarm(tmp_path) as hundred:
+            await hundred.run(write_job(tmp_path, upstream, tasks=tasks))
+    last = prompt(bodies(upstream)[-1])
+    assert "result of Left." in last and "result of Right" not in last
+
+
+async def test_tool_servers_are_not_given_the_programs_keys(tmp_path: Path) -> None:
+    keys = {
+        "CENTURIA_API_KEY": "value-of-the-model-key-123",
+        "OPENAI_API_KEY": "value-of-the-openai-key-123",
+        "AWS_SECRET_ACCESS_KEY": "value-of-the-cloud-key-123",
+        "GIVEN": "value-that-is-given",
+    }
+
+    def script(body: Body) -> Reply:
+        return Text("Here.") if turn(body) else Calls((("raw__environment", "{}"),))
+
+    async with FakeUpstream(script) as upstream:
+        tools = {"raw": raw_server(env={"MINE": "${GIVEN}"})}
+        job = write_job(tmp_path, upstream, tasks=[{"id": "spy", "prompt": "Spy."}], tools=tools)
+        ended = await (await begin(tmp_path, "run", job, "--yes", env=keys)).end()
+    assert ended.code == 0, ended.err
+    seen = json.loads(tool_texts(bodies(upstream)[-1])[0])
+    assert seen["MINE"] == "value-that-is-given"
+    assert not [name for name, value in seen.items() if value.startswith("value-of-")]
+    assert upstream.requests[0].headers["authorization"] == "Bearer value-of-the-model-key-123"
+    kept = [path for path in (tmp_path / "runs").rglob("*") if path.is_file()]
+    assert kept and not [path for path in kept if b"value-" in path.read_bytes().replace(b"value-that", b"")]
+    assert "value-" not in ended.out + ended.err
+
+
+@pytest.mark.parametrize("given", ["value-that-is-given"])
+async def test_the_values_of_a_servers_environment_are_not_kept_with_the_run(tmp_path: Path, given: str) -> None:
+    async with FakeUpstream() as upstream:
+        tools = {"raw": raw_server(env={"MINE": given})}
+        job = write_job(tmp_path, upstream, rows=1, tools=tools)
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert given not in (report.folder / "job.json").read_text()
