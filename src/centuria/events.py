@@ -11,13 +11,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
 
 from centuria.errors import JournalError
 from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage, safe_text
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter
+    from pydantic_core import SchemaSerializer
 
 #: Raised when a reader of older code could misread a newer journal; new optional fields do not raise it.
 SCHEMA = 1
@@ -409,11 +410,20 @@ class Record:
 
 @cache
 def _adapter() -> TypeAdapter[Any]:
-    from pydantic import ConfigDict, Field, TypeAdapter
+    from pydantic import Field, TypeAdapter
 
-    # Infinity and NaN are no JSON, but a tool's numbers may hold them, and they must come back as they were.
-    config = ConfigDict(ser_json_inf_nan="constants")
-    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")], config=config)
+    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
+
+
+@cache
+def _serializer(fact: Any) -> SchemaSerializer:
+    """The one for facts of this class: half the time of one for all, and there are some thirty facts an agent."""
+    from pydantic import ConfigDict, TypeAdapter
+
+    # Infinity and NaN are no JSON, but a tool's numbers may hold them, and they must come back as they were. (None
+    # never comes; without it, pydantic lets no dataclass have a configuration from outside.)
+    adapter: TypeAdapter[Any] = TypeAdapter(fact | None, config=ConfigDict(ser_json_inf_nan="constants"))
+    return cast("SchemaSerializer", adapter.serializer)
 
 
 KINDS: frozenset[str] = frozenset(event.__dataclass_fields__["kind"].default for event in get_args(Fact))
@@ -429,12 +439,13 @@ def encode(event: Fact) -> bytes:
     Lone surrogates become U+FFFD, structured values are cut below `DEPTH` levels, and what is no JSON value in
     them becomes its text; everything else decodes to an equal event.
     """
+    serializer = _serializer(type(event))
     try:
         if not _too_deep(_structured(event)):
-            return _adapter().dump_json(event)
+            return serializer.to_json(event)
     except ValueError:  # pydantic's serialization errors are ValueErrors
         pass
-    return _adapter().dump_json(_cleaned(event))
+    return serializer.to_json(_cleaned(event))
 
 
 def decode(data: bytes | str) -> Fact:
@@ -470,6 +481,8 @@ def _structured(event: Fact) -> Any:
 
 
 def _too_deep(value: Any) -> bool:
+    if value is None:
+        return False
     level = [value]
     for _ in range(DEPTH):
         below = [part for part in level if isinstance(part, dict | list | tuple)]

@@ -88,7 +88,8 @@ class Orchestrator:
         self._open: set[str] = set()
         self._news = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
-        self._cancelled: set[str] = set()
+        #: Tasks that were stopped one by one, and why.
+        self._cancelled: dict[str, str] = {}
         self._stopped = ""
         self._denied = ""
         self._merging: asyncio.Task[object] | None = None
@@ -109,8 +110,10 @@ class Orchestrator:
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task, or the whole run: no request of it starts afterwards, and partial results are kept."""
+        if self._stopped or task in self._cancelled:
+            return  # it is being stopped already: once is what each is cancelled
         if task is not None:
-            self._cancelled.add(task)
+            self._cancelled[task] = cause
             if task in self._running:
                 self._running[task].cancel()
             elif task in self._tasks and self._kit.graph.outcome(task) is None:
@@ -118,8 +121,11 @@ class Orchestrator:
             return
         self._stopped = cause
         self._news.set()
-        for running in [*self._running.values(), *([self._merging] if self._merging else [])]:
-            running.cancel()
+        for name, running in self._running.items():
+            if name not in self._cancelled:
+                running.cancel()
+        if self._merging is not None:
+            self._merging.cancel()
 
     @property
     def stopped(self) -> str:
@@ -167,7 +173,7 @@ class Orchestrator:
             if task.id not in self._cancelled and not self._stopped:
                 raise
             current.uncancel()
-            status, cause = Status.CANCELLED, self._stopped or "cancelled by the user"
+            status, cause = Status.CANCELLED, self._cancelled.get(task.id) or self._stopped
         except Exception as caught:  # the edge: whatever an agent died of, the others go on
             error = first_of(caught)
             if isinstance(error, JournalError):

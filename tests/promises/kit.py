@@ -203,7 +203,7 @@ async def centuria(folder: Path, *arguments: str | Path, **more: Any) -> Ended:
 async def until(holds: Callable[[], object], within: float = 20.0) -> None:
     """Wait until something holds, looking again and again. Raises `TimeoutError`."""
     async with asyncio.timeout(within):
-        while not holds():
+        while not holds():  # noqa: ASYNC110 - files and processes of others give no event to wait for
             await asyncio.sleep(0.01)
 
 

@@ -100,6 +100,33 @@ async def test_no_call_costs_more_than_its_reservation_whatever_its_prompt_is_ma
     assert report.cost == billed(upstream, price)
 
 
+def _tokens(body: bytes) -> int:
+    """As real tokenizers count: words by the handful of letters, digits one by one."""
+    digits = sum(48 <= byte < 58 for byte in body)
+    return digits + (len(body) - digits) // 4
+
+
+@pytest.mark.xfail(
+    strict=True, reason="the ratio that was learned from words is used for digits, in many calls at once"
+)
+async def test_prompts_of_another_kind_than_those_before_cannot_pass_the_cap_together(tmp_path: Path) -> None:
+    price = {"input": 10.0, "output": 1.0}
+    rows = [{"Name": f"e{number}", "Text": "plain english words " * 20} for number in range(25)]
+    rows += [{"Name": f"d{number}", "Text": "1234567890" * 3_000} for number in range(60)]
+    async with FakeUpstream(latency=0.05, tokenise=_tokens) as upstream:
+        job = write_job(
+            tmp_path,
+            upstream,
+            rows=rows,
+            job={"prompt": "Read {Text}", "max_tokens": 1_100},
+            price=price,
+            limits={"budget": 6.0, "agents": 25},
+        )
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert billed(upstream, price) <= report.cost + report.held <= 6 * DOLLAR
+
+
 @pytest.mark.parametrize("seed", range(3))
 async def test_the_upstreams_own_books_stay_within_the_cap_whatever_goes_wrong(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)

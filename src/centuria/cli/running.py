@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from centuria.config import LoadedJob, ModelChoice, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.core.progress import Progress
 from centuria.errors import ConfigurationError
 from centuria.folder import find_run, register
 from centuria.launch import Launch, Origin, prepare, prepare_resume
@@ -22,7 +23,7 @@ from centuria.run import Report, Run
 from centuria.stream import Stream
 from centuria.swarm import RUNS, Place
 from centuria.views import live, plain, text
-from centuria.views.words import counted
+from centuria.views.words import counted, dollars, seconds
 
 #: An answer longer than this goes to a file, and its path to standard output.
 _MOST_PRINTED = 20_000
@@ -132,8 +133,20 @@ def _execute(launch: Launch, options: argparse.Namespace) -> int:
         print(json.dumps(text.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
         return report.exit_code
     print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
+    if launch.rehearse:
+        print(_expected(launch, progress), file=sys.stderr)
     _print_answer(report)
     return report.exit_code
+
+
+def _expected(launch: Launch, progress: Progress) -> str:
+    """What the rehearsed job would take with the real model: what a dry run is for."""
+    tokens = progress.usage.prompt + progress.usage.output
+    spent = progress.money().spent
+    cost = "an unknown price" if launch.price is None else f"about {dollars(spent)}"
+    took = seconds(progress.elapsed())
+    latency = f"{launch.job.rehearsal.latency_ms:g} ms a model call"
+    return f"expect  {cost}, {tokens:,} tokens and {took} on {launch.endpoint.model}, at {latency}\n"
 
 
 def _agreed(launch: Launch) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -60,17 +60,65 @@ class HttpError:
     message: str = "The server had an error."
     headers: Mapping[str, str] = field(default_factory=dict)
     body: bytes | None = None
+    billed: Usage | None = None
+
+
+Framing = Literal["chunked", "length", "close"]
+After = Literal["keep", "close", "reset"]
 
 
 @dataclass(frozen=True, slots=True)
 class Raw:
-    """Exactly these pieces of body; `end` False leaves the body unfinished and the connection open."""
+    """Exactly these pieces of body; `end` False leaves the body unfinished and the connection open.
+
+    `framing`: how the body's end is known ("close": by the connection's). `length` is the content length that
+    is claimed, None the true one. `after` is what becomes of the connection: with `end` False and "close" or
+    "reset" the body breaks off. `encoding` compresses the pieces one after another into one body; "gzip-cut"
+    leaves its last quarter out. `billed` is what the provider charges for it.
+    """
 
     pieces: tuple[bytes, ...]
     status: int = 200
-    content_type: str = "text/event-stream"
+    content_type: str | None = "text/event-stream"
     gap: float = 0.0
     end: bool = True
+    headers: tuple[tuple[str, str], ...] = ()
+    trailers: tuple[tuple[str, str], ...] = ()
+    framing: Framing = "chunked"
+    length: int | None = None
+    after: After = "keep"
+    encoding: Literal["", "gzip", "deflate", "gzip-cut"] = ""
+    protocol: str = "HTTP/1.1"
+    billed: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verbatim:
+    """Exactly these bytes on the connection, status line and headers included."""
+
+    pieces: tuple[bytes, ...]
+    gap: float = 0.0
+    after: After = "close"
+    billed: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """An answer as a provider would send it, stream or `document`, with its bytes put through `rewrite`: the
+    pieces that it gives are what is written. `raw` says all the rest; its own pieces are not used."""
+
+    answer: Text | Calls
+    rewrite: Callable[[bytes], Sequence[bytes]]
+    document: bool = False
+    raw: Raw = Raw(())
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A reply that is so many seconds late."""
+
+    reply: Reply
+    seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +148,7 @@ class Silence:
 
 
 Answer = Text | Calls
-Reply = Answer | Document | HttpError | Raw | Cut | Stall | Reset | Silence
+Reply = Answer | Document | HttpError | Raw | Verbatim | Written | Late | Cut | Stall | Reset | Silence
 Script = Callable[[dict[str, Any]], Reply]
 
 

@@ -1,0 +1,18 @@
+"""What all tests share: the system tests run only when they are asked for (`make test-system`)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+SYSTEM = Path(__file__).parent / "system"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--system", action="store_true", help="also the tests that need Debian packages")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave `tests/system` out unless it was asked for; `make test-system` installs what it needs, then asks."""
+    return True if collection_path == SYSTEM and not config.getoption("--system") else None
