@@ -45,15 +45,16 @@ class Slots:
             self._act(
                 self.table.ask(ticket, resource, agent, index=index, priority=priority, now=now, deadline=deadline)
             )
-            try:
-                async with asyncio.timeout(None if waiter.done() else patience):
-                    granted = await waiter
-            except TimeoutError:
-                raise SlotRefused(
-                    f"No slot of {resource} came free within {patience:g} s.",
-                    remedy="Raise its limit, or the queue's time-out.",
-                ) from None
-            yield granted
+            if not waiter.done():
+                try:
+                    async with asyncio.timeout(patience):
+                        await waiter
+                except TimeoutError:
+                    raise SlotRefused(
+                        f"No slot of {resource} came free within {patience:g} s.",
+                        remedy="Raise its limit, or the queue's time-out.",
+                    ) from None
+            yield waiter.result()
         finally:
             del self._waiters[ticket]
             self._act(self.table.leave(ticket, now=self._now()))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, cast, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
 from centuria.errors import JournalError
 from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage, safe_text
@@ -350,6 +350,127 @@ class ServerDown:
     kind: Literal["server_down"] = "server_down"
 
 
+# -- the governor: one for each (key, model) ---------------------------------------------------------------------------
+
+#: ok: answered · limited: a rate limit refused it, unserved · overloaded: no capacity upstream · failed: all else
+RequestEnd = Literal["ok", "limited", "overloaded", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAdmitted:
+    """A request passed the gate: `tokens` (the prompt's bound and the longest answer) are charged to the rates.
+
+    `ticket` is that of its slot of `model:NAME`; while the breaker is open it is the probe.
+    """
+
+    model: str
+    ticket: int
+    tokens: int
+    at: float
+    kind: Literal["request_admitted"] = "request_admitted"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAccepted:
+    """The upstream began to answer; only told while that decides what may follow (after a gate has opened)."""
+
+    model: str
+    ticket: int
+    at: float
+    kind: Literal["request_accepted"] = "request_accepted"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestEnded:
+    """An admitted request is over; `tokens` is what the rates are charged for it in the end."""
+
+    model: str
+    ticket: int
+    end: RequestEnd
+    tokens: int
+    at: float
+    kind: Literal["request_ended"] = "request_ended"
+
+
+@dataclass(frozen=True, slots=True)
+class RateLimitsSeen:
+    """What an upstream said of its limits: by the minute (`daily_tokens`: by the day), None where it said nothing.
+
+    `*_left` is what remains of it; `window_left` requests may be sent until `window_ends`, whatever the window is.
+    """
+
+    model: str
+    at: float
+    concurrency: int | None = None
+    requests: int | None = None
+    requests_left: int | None = None
+    tokens: int | None = None
+    tokens_left: int | None = None
+    daily_tokens: int | None = None
+    daily_left: int | None = None
+    window_left: int | None = None
+    window_ends: float | None = None
+    kind: Literal["rate_limits_seen"] = "rate_limits_seen"
+
+
+@dataclass(frozen=True, slots=True)
+class GateClosed:
+    """Nothing is sent to this model until `until`. `congestion`: the first refusal of its burst, which lowers the
+    limit; `paced`: no limit that is known explains it, so that the rate is measured when the gate opens.
+    """
+
+    model: str
+    at: float
+    until: float
+    reason: str
+    congestion: bool
+    paced: bool = False
+    kind: Literal["gate_closed"] = "gate_closed"
+
+
+@dataclass(frozen=True, slots=True)
+class GateOpened:
+    """The wait is over. `pace` is the new bound in requests a second, None: as it was."""
+
+    model: str
+    at: float
+    pace: float | None = None
+    kind: Literal["gate_opened"] = "gate_opened"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerOpened:
+    """Key, permission or quota: nothing more is sent; one probe may go at `probe_at` (None: never)."""
+
+    model: str
+    at: float
+    cause: str
+    probe_at: float | None = None
+    kind: Literal["breaker_opened"] = "breaker_opened"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakerClosed:
+    """The probe was answered."""
+
+    model: str
+    at: float
+    kind: Literal["breaker_closed"] = "breaker_closed"
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixSet:
+    """A shared prefix in the provider's prompt cache: `warming` by the call `by`, then `warm`, each until `until`."""
+
+    model: str
+    prefix: str
+    state: Literal["cold", "warming", "warm"]
+    by: str
+    at: float
+    until: float
+    kind: Literal["prefix_set"] = "prefix_set"
+
+
 # -- deltas (never journaled) ----------------------------------------------------------------------------------------
 
 
@@ -394,6 +515,15 @@ Fact = (
     | CallClosed
     | ServerUp
     | ServerDown
+    | RequestAdmitted
+    | RequestAccepted
+    | RequestEnded
+    | RateLimitsSeen
+    | GateClosed
+    | GateOpened
+    | BreakerOpened
+    | BreakerClosed
+    | PrefixSet
 )
 Delta = TextDelta
 Event = Fact | Delta
@@ -423,7 +553,7 @@ def _serializer(fact: Any) -> SchemaSerializer:
     # Infinity and NaN are no JSON, but a tool's numbers may hold them, and they must come back as they were. (None
     # never comes; without it, pydantic lets no dataclass have a configuration from outside.)
     adapter: TypeAdapter[Any] = TypeAdapter(fact | None, config=ConfigDict(ser_json_inf_nan="constants"))
-    return cast("SchemaSerializer", adapter.serializer)
+    return adapter.serializer
 
 
 KINDS: frozenset[str] = frozenset(event.__dataclass_fields__["kind"].default for event in get_args(Fact))
@@ -439,7 +569,7 @@ def encode(event: Fact) -> bytes:
     Lone surrogates become U+FFFD, structured values are cut below `DEPTH` levels, and what is no JSON value in
     them becomes its text; everything else decodes to an equal event.
     """
-    serializer = _serializer(type(event))
+    serializer = _serializer(type(event))  # type: ignore[arg-type]
     try:
         if not _too_deep(_structured(event)):
             return serializer.to_json(event)

@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from centuria.errors import ConfigurationError
+from centuria.errors import ConfigurationError, JournalError
 
 JOURNAL = "journal.sqlite"
 #: What stands at a temporary file's place is overwritten; a link there is not followed.
@@ -47,9 +47,17 @@ class RunFolder:
     def write(self, name: str, text: str) -> str:
         """Put a file in place in one step: readers see all of it or the one before. Returns `name`.
 
-        One writer at a time: whoever holds the journal's lock.
+        One writer at a time: whoever holds the journal's lock. Raises `JournalError` where the disk refuses.
         """
         target = self._inside(name)
+        try:
+            self._put(target, text)
+        except OSError as error:
+            raise unwritable(target, error) from error
+        return name
+
+    @staticmethod
+    def _put(target: Path, text: str) -> None:
         temporary = str(target.with_name(f".{target.name}.part"))
         try:
             handle = os.open(temporary, _WRITE, 0o666)
@@ -57,13 +65,12 @@ class RunFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(temporary, _WRITE, 0o666)
         try:
-            with open(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
+            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
                 file.write(text)
             os.replace(temporary, target)  # noqa: PTH105 - a thousand agents write a thousand files: each call counts
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
             raise
-        return name
 
     def spill(self, key: str, text: str) -> str:
         """Keep the whole of a text that is too long to be passed on. Returns the file's name in this folder."""
@@ -87,6 +94,14 @@ class RunFolder:
         if last in ("", ".", ".."):
             raise ConfigurationError(f"{name!r} leads out of the run folder.")
         return folder / last
+
+
+def unwritable(path: Path, error: OSError) -> JournalError:
+    """What to say of a file of a run that the disk refuses."""
+    return JournalError(
+        f"{path} cannot be written: {error.strerror or type(error).__name__}.",
+        remedy="Free some space, or make its folder writable, then: centuria resume.",
+    )
 
 
 def file_stem(identity: str) -> str:

@@ -31,6 +31,7 @@ from centuria.events import (
     RunStarted,
     TaskEnded,
 )
+from centuria.folder import unwritable
 from centuria.journal import SqliteJournal, take_commands
 from centuria.launch import Launch
 from centuria.merge import Results
@@ -289,7 +290,11 @@ class Run:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
         kit.stream.publish(FileWritten("results.jsonl"), FileWritten("report.html"), RunEnded(status, code, cause))
         await kit.stream.durable()
-        await asyncio.to_thread(write_report, launch.folder.path / "report.html", kit.stream.progress)
+        page = launch.folder.path / "report.html"
+        try:
+            await asyncio.to_thread(write_report, page, kit.stream.progress)
+        except OSError as error:
+            raise unwritable(page, error) from error
         return Report(
             run=launch.run,
             folder=launch.folder.path,

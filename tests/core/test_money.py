@@ -297,20 +297,11 @@ def test_spend_never_passes_the_cap_whatever_calls_cost_within_their_reservation
 # -- the bound of a prompt ---------------------------------------------------------------------------------
 
 
-def test_a_prompt_is_bounded_by_its_bytes_then_by_the_highest_ratio_and_a_quarter() -> None:
-    bound = PromptBound(overhead=0)
-    for _ in range(19):
+def test_a_prompt_is_bounded_by_its_bytes_whatever_others_took() -> None:
+    bound = PromptBound(overhead=10)
+    for _ in range(100):
         bound.observe(1000, 200)
-    assert bound.bound(1000) == 1000
-    bound.observe(1000, 400)
-    assert bound.bound(1000) == 500
-    assert bound.bound(1000, near_cap=True) == 1000
-    assert bound.bound(3) == 2
-    for _ in range(5):
-        bound.observe(1000, 100)
-    assert bound.bound(1000) == 500
-    bound.observe(10, 9)
-    assert bound.bound(1000) == 1000
+    assert bound.bound(1000) == 1010
 
 
 def test_a_provider_that_adds_more_than_the_overhead_raises_it() -> None:
@@ -319,13 +310,10 @@ def test_a_provider_that_adds_more_than_the_overhead_raises_it() -> None:
     assert bound.bound(50) == 400
 
 
-@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0.05, 1)), min_size=1, max_size=60))
-def test_what_was_seen_is_within_the_bound_and_the_bound_never_above_the_bytes(
-    seen: list[tuple[int, float]],
-) -> None:
+@given(st.lists(st.tuples(st.integers(1, 10**6), st.floats(0.05, 2)), min_size=1, max_size=60))
+def test_what_was_seen_is_within_the_bound(seen: list[tuple[int, float]]) -> None:
     bound = PromptBound(overhead=64)
     for size, ratio in seen:
-        bound.observe(size, max(1, int(size * ratio)))
+        bound.observe(size, int(size * ratio))
     for size, ratio in seen:
-        assert int(size * ratio) <= bound.bound(size) <= size + 64
-    assert bound.forecast(1000) <= 1000
+        assert int(size * ratio) <= bound.bound(size)

@@ -152,7 +152,7 @@ def test_the_key_goes_into_one_header_unless_the_endpoint_brings_its_own() -> No
         ),
         ({"prompt_tokens": 100, "completion_tokens": 7, "cached_tokens": 60}, 100, 60, 0, 7),
         ({"prompt_tokens": 100, "completion_tokens": 7, "prompt_cache_hit_tokens": 60}, 100, 60, 0, 7),
-        ({"prompt_tokens": 5, "completion_tokens": 7, "cached_tokens": 60}, 5, 5, 0, 7),
+        ({"prompt_tokens": 5, "completion_tokens": 7, "cached_tokens": 60}, 65, 60, 0, 7),
         ({"prompt_tokens": 10, "completion_tokens": 7, "total_tokens": 40}, 10, 0, 0, 30),
         ({"prompt_tokens": 10, "completion_tokens": 7, "prompt_tokens_details": None}, 10, 0, 0, 7),
         (

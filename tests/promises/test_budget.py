@@ -106,9 +106,6 @@ def _tokens(body: bytes) -> int:
     return digits + (len(body) - digits) // 4
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the ratio that was learned from words is used for digits, in many calls at once"
-)
 async def test_prompts_of_another_kind_than_those_before_cannot_pass_the_cap_together(tmp_path: Path) -> None:
     price = {"input": 10.0, "output": 1.0}
     rows = [{"Name": f"e{number}", "Text": "plain english words " * 20} for number in range(25)]

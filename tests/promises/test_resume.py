@@ -394,6 +394,25 @@ async def test_a_place_that_cannot_be_written_is_refused_before_anything_is_sent
     assert upstream.requests == [] and run_folders(tmp_path) == []
 
 
+async def test_a_result_that_cannot_be_written_ends_the_run_clearly_and_its_answer_is_not_paid_again(
+    tmp_path: Path,
+) -> None:
+    def script(body: Body) -> Reply:
+        (the_run(tmp_path) / "reports").write_text("in the way")
+        return Text("Here.")
+
+    async with FakeUpstream(script) as upstream:
+        job = write_job(tmp_path, upstream, rows=1)
+        async with swarm(tmp_path) as hundred:
+            with pytest.raises(JournalError, match=r"n0\.md cannot be written") as caught:
+                await hundred.run(job)
+            assert "centuria resume" in caught.value.remedy
+            (the_run(tmp_path) / "reports").unlink()
+            report = await hundred.resume("last")
+    assert census(report) == {"ok": 1} and len(upstream.requests) == 1
+    assert (report.folder / "reports" / "n0.md").read_text() == "Here.\n"
+
+
 async def test_a_run_that_is_running_is_not_resumed_by_a_second_process(tmp_path: Path) -> None:
     async with FakeUpstream(lambda body: Stall(Text("A long one."))) as upstream:
         job = write_job(tmp_path, upstream, rows=2)

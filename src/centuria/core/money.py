@@ -317,41 +317,17 @@ class Ledger:
 class PromptBound:
     """An upper bound of the tokens of one model's prompts, from the size of the encoded request body.
 
-    A byte-level tokenizer never makes more than one token of a byte, so at first the bound is `size +
-    overhead`, all in UTF-8 bytes; `overhead` is what the provider's own template adds, and grows if more than
-    that is ever seen. After `enough` calls it is the highest ratio seen + 25 %, but never above that first
-    bound.
+    A byte-level tokenizer never makes more than one token of a byte, so the bound is `size + overhead`, all in UTF-8
+    bytes; `overhead` is what the provider's own template adds, and grows if more than that is ever seen.
     """
 
-    def __init__(self, *, overhead: int = 512, enough: int = 20) -> None:
-        self.observed = 0
+    def __init__(self, *, overhead: int = 512) -> None:
         self._overhead = overhead
-        self._enough = enough
-        #: The highest ratio of tokens to bytes, as a fraction; and the sums for the mean.
-        self._highest = (0, 1)
-        self._tokens = 0
-        self._bytes = 0
 
     def observe(self, size: int, prompt_tokens: int) -> None:
-        """A body of `size` bytes was a prompt of this many tokens. Counts of nothing are ignored."""
-        if size <= 0 or prompt_tokens <= 0:
-            return
-        self.observed += 1
-        self._tokens += prompt_tokens
-        self._bytes += size
+        """A body of `size` bytes was a prompt of this many tokens."""
         self._overhead = max(self._overhead, prompt_tokens - size)
-        tokens, of = self._highest
-        if prompt_tokens * of > tokens * size:
-            self._highest = (prompt_tokens, size)
 
-    def bound(self, size: int, *, near_cap: bool = False) -> int:
-        """The most tokens that a body of `size` bytes can be. `near_cap`: take no risk, count bytes."""
-        ceiling = size + self._overhead
-        if near_cap or self.observed < self._enough:
-            return ceiling
-        tokens, of = self._highest
-        return min(ceiling, -(-5 * size * tokens // (4 * of)) + self._overhead)
-
-    def forecast(self, size: int) -> int:
-        """The tokens to expect, by the mean of what was seen; for forecasts only. At first: the bound."""
-        return self.bound(size) if not self._bytes else -(-size * self._tokens // self._bytes)
+    def bound(self, size: int) -> int:
+        """The most tokens that a body of `size` bytes can be."""
+        return size + self._overhead

@@ -153,7 +153,7 @@ class ModelClient:
         floor = 4096 if self._endpoint.thinks else 1024
         while True:
             body = encode_request(self._endpoint, request, max_tokens)
-            amount = self._worst_case(caller.node, len(body), max_tokens)
+            amount = self._worst_case(len(body), max_tokens)
             try:
                 hold = await self._money.reserve(caller.node, amount)
             except BudgetExceeded as error:
@@ -163,19 +163,13 @@ class ModelClient:
             else:
                 return _Attempt(hold, amount, body, max_tokens, AnswerDecoder(secret=self._secret))
 
-    def _worst_case(self, node: str, size: int, max_tokens: int) -> Pico:
-        if self._price is None:
-            return 0
-        most = worst(self._price, self._bound.bound(size, near_cap=True), max_tokens)
-        left = self._money.ledger.left(node)
-        if left is not None and left < 2 * most:  # within one call of the cap: no ratios, count bytes
-            return most
-        return worst(self._price, self._bound.bound(size), max_tokens)
+    def _worst_case(self, size: int, max_tokens: int) -> Pico:
+        return 0 if self._price is None else worst(self._price, self._bound.bound(size), max_tokens)
 
     def _affordable(self, money: Pico, size: int, low: int, high: int) -> int:
         """The most output tokens between `low` and `high` that this money pays for; 0 where it pays for
         none."""
-        prompt, best = self._bound.bound(size, near_cap=True), 0
+        prompt, best = self._bound.bound(size), 0
         while self._price is not None and low <= high:
             middle = (low + high) // 2
             if worst(self._price, prompt, middle) <= money:

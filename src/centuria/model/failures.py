@@ -37,6 +37,9 @@ _TOO_LONG = (
     "context length",
     "prompt is too long",
     "maximum number of tokens allowed",
+    "exceed_context_size",  # llama.cpp
+    "available context size",
+    "`max_new_tokens` must be",  # text-generation-inference
 )
 _LATER = frozenset({408, 409, 425, 429, 499})
 _TYPES = {
@@ -84,7 +87,7 @@ def read_complaint(value: Any) -> Complaint | None:
     """The error object inside a parsed body or chunk, or None where there is none."""
     if isinstance(value, list) and value:
         value = value[0]
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return None
     error = value.get("error") or None
     if error is None and value.get("object") != "error" and value.get("type") != "error":
@@ -96,7 +99,7 @@ def read_complaint(value: Any) -> Complaint | None:
         error = value
     if isinstance(error, str):
         return Complaint("", error)
-    if not isinstance(error, Mapping):
+    if not isinstance(error, dict):
         return Complaint("", str(error))
     code, type_ = error.get("code"), error.get("type")
     kind = next((item for item in (type_, code) if isinstance(item, str) and item and item != "error"), "")

@@ -48,7 +48,7 @@ class ToolCallMerger:
         if not isinstance(fragments, list):
             return found
         for fragment in fragments:
-            if isinstance(fragment, Mapping):
+            if isinstance(fragment, dict):
                 self._feed_one(fragment)
                 found = True
         return found
@@ -68,11 +68,10 @@ class ToolCallMerger:
 
     def _feed_one(self, fragment: Mapping[str, Any]) -> None:
         function = fragment.get("function")
-        function = function if isinstance(function, Mapping) else {}
+        function = function if isinstance(function, dict) else {}
         id_, name = _text(fragment.get("id")), _text(function.get("name"))
         arguments = _arguments(function.get("arguments"))
-        index = fragment.get("index")
-        index = index if isinstance(index, int) and not isinstance(index, bool) else None
+        index = _index(fragment.get("index"))
         call = self._find(index, id_, name, arguments)
         if call is None:
             if len(self._calls) >= CALLS_CAP:
@@ -111,8 +110,14 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else str(value)
 
 
+def _index(value: Any) -> int | None:
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        return int(value[:9])  # some servers write every number as a string
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _arguments(value: Any) -> str:
     """Arguments as text; some servers send the object itself."""
-    if isinstance(value, Mapping | list):
+    if isinstance(value, dict | list):
         return json.dumps(value, ensure_ascii=False)
     return value if isinstance(value, str) else ""

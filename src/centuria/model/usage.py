@@ -2,8 +2,9 @@
 
 Sources: OpenAI (`prompt_tokens` include `prompt_tokens_details.cached_tokens`), Moonshot (`cached_tokens` on
 top, usage also in `choices[0]`), DeepSeek (`prompt_cache_hit_tokens`), Anthropic (`input_tokens` exclude
-`cache_read_input_tokens` and `cache_creation_input_tokens`), Gemini's compatible endpoint (thinking only in
-`total_tokens`).
+`cache_read_input_tokens` and `cache_creation_input_tokens`; gateways pass that on under OpenAI's names), Gemini's
+compatible endpoint (thinking only in `total_tokens`), xAI (`completion_tokens` exclude `reasoning_tokens`). Usages
+as they were recorded, with their sources, are in `tests/model/usages`.
 """
 
 from __future__ import annotations
@@ -14,12 +15,13 @@ from typing import Any
 from centuria.messages import Usage
 
 _CAP = 10**9
+_CACHE_NAMES = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
 
 
 def usage_from(raw: Any) -> Usage | None:
-    """The usage that a provider reports, or None where it reports none, nothing but zeros, or what no count
-    can be."""
-    if not isinstance(raw, Mapping):
+    """The usage that a provider reports, or None where it reports none, nothing but zeros, what no count can be,
+    or no count of the answer's tokens: what is half told would be half paid."""
+    if not isinstance(raw, dict):
         return None
     try:
         usage = _including(raw) if "prompt_tokens" in raw or "completion_tokens" in raw else _excluding(raw)
@@ -42,18 +44,26 @@ def _including(raw: Mapping[str, Any]) -> Usage:
         details.get("cache_creation_tokens"),
         raw.get("cache_creation_input_tokens"),
     )
-    output = _count(raw.get("completion_tokens"))
-    # Some count thinking only in the total.
-    output = max(output, _count(raw.get("total_tokens")) - prompt) if "total_tokens" in raw else output
-    return _usage(prompt, cached, written, output, _count(answer.get("reasoning_tokens")))
+    output, total = _count(raw.get("completion_tokens")), _count(raw.get("total_tokens"))
+    reasoning = _first(answer.get("reasoning_tokens"), raw.get("reasoning_tokens"))
+    beside = cached + written
+    if beside > prompt or (beside and _CACHE_NAMES & raw.keys() and total == prompt + beside + output):
+        prompt += beside  # Anthropic's way of counting, under OpenAI's names
+    # Some count thinking only in the total, some beside the answer.
+    output = max(output, total - prompt)
+    return _usage(prompt, cached, written, output + reasoning if reasoning > output else output, reasoning)
 
 
 def _excluding(raw: Mapping[str, Any]) -> Usage:
     details, answer = _part(raw, "input_tokens_details"), _part(raw, "output_tokens_details")
     prompt, output = _count(raw.get("input_tokens")), _count(raw.get("output_tokens"))
+    if raw.get("output_tokens") is None:
+        raise ValueError(raw)
     reasoning = _count(answer.get("reasoning_tokens"))
     if "input_tokens_details" in raw:  # OpenAI's newer names: the details are parts of the whole
-        return _usage(prompt, _count(details.get("cached_tokens")), 0, output, reasoning)
+        return _usage(
+            prompt, _count(details.get("cached_tokens")), _count(details.get("cache_write_tokens")), output, reasoning
+        )
     cached = _count(raw.get("cache_read_input_tokens"))
     written = _count(raw.get("cache_creation_input_tokens"))
     return _usage(prompt + cached + written, cached, written, output, reasoning)
@@ -72,7 +82,7 @@ def _usage(prompt: int, cached: int, written: int, output: int, reasoning: int) 
 
 def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     part = raw.get(name)
-    return part if isinstance(part, Mapping) else {}
+    return part if isinstance(part, dict) else {}
 
 
 def _first(*values: Any) -> int:
@@ -82,6 +92,8 @@ def _first(*values: Any) -> int:
 def _count(value: Any) -> int:
     if value is None:
         return 0
+    if isinstance(value, str) and value.isascii() and value.isdigit():
+        value = int(value[:20])  # some servers write every number as a string
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _CAP:
         raise ValueError(value)
     return int(value)
