@@ -14,6 +14,7 @@ NAMES = [
     "BudgetExceeded",
     "CenturiaError",
     "ConfigurationError",
+    "Gap",
     "GraphError",
     "JournalError",
     "Outcome",

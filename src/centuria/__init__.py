@@ -17,6 +17,7 @@ _PUBLIC = {
     "Outcome": "messages",
     "Status": "messages",
     "Usage": "messages",
+    "Gap": "stream",
     "Record": "events",
     "TextDelta": "events",
     "CenturiaError": "errors",
@@ -30,6 +31,7 @@ __all__ = [
     "BudgetExceeded",
     "CenturiaError",
     "ConfigurationError",
+    "Gap",
     "GraphError",
     "JournalError",
     "Outcome",
@@ -47,6 +49,7 @@ if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are o
     from centuria.events import Record, TextDelta
     from centuria.messages import Outcome, Status, Usage
     from centuria.run import Report
+    from centuria.stream import Gap
     from centuria.swarm import Swarm
 
 

@@ -139,5 +139,6 @@ class Money:
                             f"The cap of {event.limited_by} leaves no room for this call.",
                             affordable=event.affordable,
                             node=event.limited_by,
+                            remedy="Raise it in [limits], or with --budget, and resume the run.",
                         )
                     )

@@ -3,13 +3,13 @@
     CenturiaError                      every error that Centuria raises on purpose
     ├── ConfigurationError             the user must change a file, a flag or a key (exit 2)
     │   ├── JobError                   the job file, its rows or its schema
-    │   ├── ProviderError                a key or base URL that is missing, a placeholder, or another provider's
+    │   ├── ProviderError              a key or base URL that is missing, a placeholder, or another provider's
     │   └── PriceMissing               a dollar cap, and no price for the model
     ├── GraphError                     the author of the tasks must act: cycle, unknown id, duplicate, too deep
     ├── BudgetExceeded                 nobody can act inside this cap: the money or the tokens are spent
     ├── SlotRefused                    waiting took longer than its deadline, or the queue is full
     ├── ModelError                     one model call ended without an answer
-    │   ├── ModelUnavailable           wait and try again: 408 409 425 429 5xx, connection, time-out, cut stream
+    │   ├── ModelUnavailable           wait and try again: 408 409 425 429 499 5xx, connection, time-out, cut stream
     │   ├── ModelRefused               the request must change: 400 404 413 422, content filter
     │   │   └── ContextTooLong         ... by being shorter
     │   └── ModelDenied                the operator must act: 401 403, spent quota

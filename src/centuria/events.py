@@ -1,4 +1,4 @@
-"""The closed union of events, the record that wraps each, and their codec.
+"""The closed union of events, and the record that wraps each.
 
 A fact is journaled and never dropped; a delta may be dropped for a slow reader. Events are frozen data: they carry
 all that `apply` needs, so that the journal, folded, equals the live state. `at` inside an event is the scheduler's
@@ -8,23 +8,12 @@ monotonic clock; `Record.at` is wall-clock time (seconds since 1970).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, is_dataclass, replace
-from enum import Enum
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from centuria.errors import JournalError
-from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage, safe_text
+from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage
 
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter
-    from pydantic_core import SchemaSerializer
-
-#: Raised when a reader of older code could misread a newer journal; new optional fields do not raise it.
-SCHEMA = 1
-
-
-# -- the run ---------------------------------------------------------------------------------------------------------
+# -- the run ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +26,7 @@ class RunStarted:
     agents: int
     concurrency: int
     version: str
+    replay: bool = False
     kind: Literal["run_started"] = "run_started"
 
 
@@ -350,7 +340,7 @@ class ServerDown:
     kind: Literal["server_down"] = "server_down"
 
 
-# -- the governor: one for each (key, model) ---------------------------------------------------------------------------
+# -- the governor: one for each (key, model) -------------------------------------------------------------------------
 
 #: ok: answered · limited: a rate limit refused it, unserved · overloaded: no capacity upstream · failed: all else
 RequestEnd = Literal["ok", "limited", "overloaded", "failed"]
@@ -535,108 +525,7 @@ class Record:
 
     seq: int
     at: float
-    event: Fact = field()
-
-
-@cache
-def _adapter() -> TypeAdapter[Any]:
-    from pydantic import Field, TypeAdapter
-
-    return TypeAdapter(Annotated[Fact, Field(discriminator="kind")])
-
-
-@cache
-def _serializer(fact: Any) -> SchemaSerializer:
-    """The one for facts of this class: half the time of one for all, and there are some thirty facts an agent."""
-    from pydantic import ConfigDict, TypeAdapter
-
-    # Infinity and NaN are no JSON, but a tool's numbers may hold them, and they must come back as they were. (None
-    # never comes; without it, pydantic lets no dataclass have a configuration from outside.)
-    adapter: TypeAdapter[Any] = TypeAdapter(fact | None, config=ConfigDict(ser_json_inf_nan="constants"))
-    return adapter.serializer
-
-
-KINDS: frozenset[str] = frozenset(event.__dataclass_fields__["kind"].default for event in get_args(Fact))
-
-#: Parsed answers and tool results nested deeper than this are cut: the decoder reads 200 levels.
-DEPTH = 100
-CUT = "(nested too deeply to be kept; the text holds all of it)"
-
-
-def encode(event: Fact) -> bytes:
-    """The event as compact JSON. Never fails for what a model or a tool wrote.
-
-    Lone surrogates become U+FFFD, structured values are cut below `DEPTH` levels, and what is no JSON value in
-    them becomes its text; everything else decodes to an equal event.
-    """
-    serializer = _serializer(type(event))  # type: ignore[arg-type]
-    try:
-        if not _too_deep(_structured(event)):
-            return serializer.to_json(event)
-    except ValueError:  # pydantic's serialization errors are ValueErrors
-        pass
-    return serializer.to_json(_cleaned(event))
-
-
-def decode(data: bytes | str) -> Fact:
-    """The event that `encode` wrote. Fields that this version does not know are ignored.
-
-    Raises `JournalError` where the bytes are no event of this schema, or one of a kind that this version does
-    not know.
-    """
-    from pydantic import ValidationError
-
-    try:
-        event: Fact = _adapter().validate_json(data)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        if first["type"] == "union_tag_invalid":
-            kind = str(first["ctx"]["tag"])[:80]
-            raise JournalError(
-                f"It is a fact of a kind that this version does not know: {kind!r}.",
-                remedy="Read it with the version of Centuria that wrote it.",
-            ) from None
-        place = "".join(f"{part}: " for part in first["loc"])
-        raise JournalError(f"It is no fact of this schema: {place}{first['msg']}.") from None
-    return event
-
-
-def _structured(event: Fact) -> Any:
-    """The one part of an event whose shape others decide."""
-    if isinstance(event, TaskEnded):
-        return event.outcome.structured
-    if isinstance(event, CallClosed) and event.result is not None:
-        return event.result.structured
-    return None
-
-
-def _too_deep(value: Any) -> bool:
-    if value is None:
-        return False
-    level = [value]
-    for _ in range(DEPTH):
-        below = [part for part in level if isinstance(part, dict | list | tuple)]
-        if not below:
-            return False
-        level = [child for part in below for child in (part.values() if isinstance(part, dict) else part)]
-    return any(isinstance(part, dict | list | tuple) for part in level)
-
-
-def _cleaned(value: Any, depth: int = DEPTH + 2) -> Any:
-    """The event, or a part of it, as JSON can hold it. The event and its outcome are two levels above the value."""
-    if value is None or isinstance(value, bool | int | float | Enum):
-        return value
-    if isinstance(value, str):
-        return safe_text(value)
-    if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _cleaned(getattr(value, f.name), depth - 1) for f in fields(value)})
-    if not isinstance(value, dict | list | tuple):
-        return safe_text(str(value))
-    if depth <= 0:
-        return CUT
-    if isinstance(value, dict):
-        return {safe_text(str(name)): _cleaned(part, depth - 1) for name, part in value.items()}
-    return type(value)(_cleaned(part, depth - 1) for part in value)
+    event: Fact
 
 
 def fold(machine: Any, events: Iterable[Event]) -> None:

@@ -53,7 +53,10 @@ class RunFolder:
         try:
             self._put(target, text)
         except OSError as error:
-            raise unwritable(target, error) from error
+            raise JournalError(
+                f"{target} cannot be written: {error.strerror or type(error).__name__}.",
+                remedy="Free some space, or make its folder writable, then: centuria resume.",
+            ) from error
         return name
 
     @staticmethod
@@ -94,14 +97,6 @@ class RunFolder:
         if last in ("", ".", ".."):
             raise ConfigurationError(f"{name!r} leads out of the run folder.")
         return folder / last
-
-
-def unwritable(path: Path, error: OSError) -> JournalError:
-    """What to say of a file of a run that the disk refuses."""
-    return JournalError(
-        f"{path} cannot be written: {error.strerror or type(error).__name__}.",
-        remedy="Free some space, or make its folder writable, then: centuria resume.",
-    )
 
 
 def file_stem(identity: str) -> str:

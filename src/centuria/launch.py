@@ -3,20 +3,32 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from centuria import pricelist
-from centuria.config import LoadedJob, ModelChoice, NoKey, check_price, load_job, read_mcp_json, resolve
+from centuria import __version__, pricelist
+from centuria.config import (
+    LoadedJob,
+    ModelChoice,
+    NoKey,
+    Overrides,
+    check_price,
+    load_job,
+    overridden,
+    read_mcp_json,
+    resolve,
+)
 from centuria.core.prices import Price
 from centuria.errors import ConfigurationError, JournalError
 from centuria.folder import RunFolder, file_stem
-from centuria.messages import Pico, Status
-from centuria.settings import Endpoint, Job, ToolServer
+from centuria.messages import Status
+from centuria.model.exchange import secret_name, secrets_in
+from centuria.model.replay import about_of
+from centuria.settings import MERGE, Endpoint, Job, ToolServer
 
 _FILE = "job.json"
 _SCHEMA = 1
@@ -38,6 +50,16 @@ class Resume:
 
 
 @dataclass(frozen=True, slots=True)
+class Tape:
+    """Files of model exchanges: `record` is written, `replay` answers in the model's place, `paced` at the speed that
+    was recorded instead of at once."""
+
+    record: Path | None = None
+    replay: Path | None = None
+    paced: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Everything that one run is composed from. `remark` is what the user should know before it starts."""
 
@@ -52,6 +74,24 @@ class Launch:
     origin: Origin = field(default_factory=Origin)
     resume: Resume | None = None
     remark: str = ""
+    tape: Tape = field(default_factory=Tape)
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What a recording of this run tells of it: enough to replay it where nothing of its environment is."""
+        endpoint = self.endpoint
+        told: dict[str, Any] = {"centuria": __version__, "run": self.run, "job": self.job.name}
+        told |= {"provider": endpoint.provider, "model": endpoint.model, "base_url": endpoint.base_url}
+        return told | {"rehearsal": self.rehearse}
+
+    @property
+    def secrets(self) -> frozenset[str]:
+        """Every key that this run knows, as it is."""
+        own = {self.endpoint.key.value} if self.endpoint.key is not None else set()
+        servers = self.job.servers
+        variables = {value for server in servers for name, value in server.env.items() if secret_name(name)}
+        headers = {value for server in servers for value in secrets_in(server.headers)}
+        return frozenset(own | variables | headers | secrets_in(self.endpoint.headers))
 
     @property
     def priced(self) -> bool:
@@ -70,6 +110,7 @@ class Launch:
             origin=self.origin,
             rehearse=self.rehearse,
             secret_servers=tuple(server.slug for server in self.job.servers if server.env or server.headers),
+            replay=_absolute(self.tape.replay),
         )
         self.folder.write(_FILE, _adapter().dump_json(saved, indent=1).decode())
 
@@ -84,6 +125,7 @@ class _Saved:
     origin: Origin
     rehearse: bool
     secret_servers: tuple[str, ...]
+    replay: str | None = None
 
 
 @cache
@@ -106,17 +148,25 @@ def prepare(
     run: str,
     folder: RunFolder,
     rehearse: bool = False,
-    origin: Origin | None = None,
+    tools_file: Path | None = None,
+    tape: Tape | None = None,
 ) -> Launch:
     """Check model, key and price, and decide whether this is a rehearsal: nothing is sent, nothing is written.
 
-    Raises `ConfigurationError` with its remedy.
+    `tools_file` is the `mcpServers` file that was named beside the job; a resume reads it again. A replay (`tape`)
+    needs no key and no price. Raises `ConfigurationError` with its remedy.
     """
-    if any(task.id == "merge" for task in loaded.job.tasks):
+    tape = tape or Tape()
+    if tape.replay is not None and rehearse:
+        raise ConfigurationError("A replay cannot be a rehearsal too.", remedy="Give --replay or --rehearse.")
+    if any(task.id == MERGE for task in loaded.job.tasks):
         raise ConfigurationError(
-            "A task cannot have the id 'merge'.", remedy="It names the merge itself: choose another."
+            f"A task cannot have the id {MERGE!r}.", remedy="It names the merge itself: choose another."
         )
-    endpoint, price, remark, rehearse = _endpoint(loaded.job, loaded.model, loaded.prices, env, rehearse=rehearse)
+    if tape.replay is not None:
+        endpoint, price, remark, rehearse = _as_recorded(tape.replay, loaded.job, loaded.model, loaded.prices)
+    else:
+        endpoint, price, remark, rehearse = _endpoint(loaded.job, loaded.model, loaded.prices, env, rehearse=rehearse)
     return Launch(
         run=run,
         folder=folder,
@@ -126,9 +176,14 @@ def prepare(
         rehearse=rehearse,
         choice=loaded.model,
         prices=loaded.prices,
-        origin=origin or Origin(job_file=str(loaded.path.absolute()) if loaded.path else None),
+        origin=Origin(_absolute(loaded.path), _absolute(tools_file)),
         remark=remark,
+        tape=tape,
     )
+
+
+def _absolute(path: Path | None) -> str | None:
+    return str(path.absolute()) if path is not None else None
 
 
 def _endpoint(
@@ -155,26 +210,49 @@ def _endpoint(
     return endpoint, table.find(endpoint.provider, endpoint.model), remark, rehearse
 
 
+def _as_recorded(
+    path: Path, job: Job, choice: ModelChoice, prices: Mapping[str, Mapping[str, float]]
+) -> tuple[Endpoint, Price | None, str, bool]:
+    """Where the recorded run went, as far as the job does not say, and whether that was a rehearsal."""
+    about = about_of(path)
+    told = {name: about[name] for name in ("provider", "model", "base_url") if isinstance(about.get(name), str)}
+    if choice.provider is None and choice.base_url is None:
+        choice = replace(choice, provider=told.get("provider"))
+    if choice.provider == "custom" and choice.base_url is None:
+        choice = replace(choice, base_url=told.get("base_url"))
+    choice = replace(choice, name=choice.name or told.get("model"))
+    endpoint, price, _, _ = _endpoint(job, choice, prices, {}, rehearse=True)
+    return endpoint, price, "", about.get("rehearsal") is True
+
+
 def prepare_resume(
     folder: RunFolder,
     env: Mapping[str, str],
     *,
     only: frozenset[Status] | None = None,
     edited: LoadedJob | None = None,
-    budget: Callable[[Pico | None], Pico | None] = lambda cap: cap,
-    tools_file: Path | None = None,
-    model: Callable[[ModelChoice], ModelChoice] = lambda choice: choice,
+    overrides: Overrides | None = None,
+    tape: Tape | None = None,
 ) -> Launch:
-    """A run's own settings again, with what the user changed. Raises `ConfigurationError`, `JournalError`."""
-    saved = _load(folder)
-    job = edited.job if edited is not None else saved.job
-    if edited is None:
-        job = replace(job, servers=_servers(saved, env, tools_file))
-    job = replace(job, limits=replace(job.limits, budget=budget(job.limits.budget)))
-    choice = model(edited.model if edited is not None else saved.choice)
-    prices = edited.prices if edited is not None else saved.prices
-    endpoint, price, remark, rehearse = _endpoint(job, choice, prices, env, rehearse=saved.rehearse)
-    if rehearse and not saved.rehearse:
+    """A run's own settings again, with what the user changed: an edited job, other limits, model or tools file.
+
+    What began as a replay goes on as one. Raises `ConfigurationError`, `JournalError`.
+    """
+    saved, said = _load(folder), overrides or Overrides()
+    if edited is not None:
+        job, choice, prices = edited.job, edited.model, edited.prices
+    else:
+        job = replace(saved.job, servers=_servers(saved, env, said.tools))
+        choice, prices = saved.choice, saved.prices
+    job, choice = overridden(job, choice, said)
+    tape = tape or Tape()
+    if tape.replay is None and saved.replay is not None:
+        tape = replace(tape, replay=Path(saved.replay))
+    if tape.replay is not None:
+        endpoint, price, remark, rehearse = _as_recorded(tape.replay, job, choice, prices)
+    else:
+        endpoint, price, remark, rehearse = _endpoint(job, choice, prices, env, rehearse=saved.rehearse)
+    if rehearse and not saved.rehearse and tape.replay is None:
         raise ConfigurationError(f"This run was no rehearsal, and there is no key now. {remark}".strip())
     return Launch(
         run=saved.run,
@@ -188,6 +266,7 @@ def prepare_resume(
         origin=saved.origin,
         resume=Resume(only),
         remark=remark,
+        tape=tape,
     )
 
 

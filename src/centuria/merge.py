@@ -50,7 +50,7 @@ class Results:
         return [(task, end) for task, end in pairs if end is None or end.status is not Status.OK]
 
 
-def report_text(task: Task, outcome: Outcome, text_property: str | None) -> str:
+def report_text(outcome: Outcome, text_property: str | None) -> str:
     """The text of one result as it is written to its own file: Markdown, or the JSON that the schema asked for."""
     if isinstance(outcome.structured, Mapping):
         if text_property and isinstance(outcome.structured.get(text_property), str):
@@ -61,9 +61,7 @@ def report_text(task: Task, outcome: Outcome, text_property: str | None) -> str:
 
 def concatenate(results: Results) -> str:
     """All results one after the other under their names, then what is missing and why."""
-    parts = [
-        f"# {_title(task)}\n\n{report_text(task, end, results.job.merge.text)}" for task, end in results.finished()
-    ]
+    parts = [f"# {_title(task)}\n\n{report_text(end, results.job.merge.text)}" for task, end in results.finished()]
     missing = failures(results)
     if missing:
         parts.append(f"# Missing\n\n{missing}\n")
@@ -152,7 +150,7 @@ def summary_messages(results: Results, *, context: int) -> tuple[tuple[Message, 
     share = room // max(1, len(finished))
     parts, shortened = [], False
     for task, end in finished:
-        text = report_text(task, end, merge.text)
+        text = report_text(end, merge.text)
         short = shorten(text, share)
         shortened = shortened or short != text
         parts.append(f"## {_title(task)}\n\n{short}")

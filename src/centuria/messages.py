@@ -120,6 +120,10 @@ class Status(StrEnum):
     SKIPPED = "skipped"
 
 
+#: waiting: for its needs · ready: may start · running · ended: has its one outcome
+TaskState = Literal["waiting", "ready", "running", "ended"]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The end of one task. `text` is the answer, or what there was of it; `structured` its parsed form.

@@ -25,12 +25,11 @@ from centuria.folder import RunFolder, file_stem
 from centuria.messages import CallKey, Completion, Outcome, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller, ChatRequest, Model
 from centuria.scheduler import ToolScheduler
-from centuria.settings import Endpoint, Job, Task
+from centuria.settings import MERGE, Endpoint, Job, Task
 from centuria.stream import Stream
 from centuria.subagent import Brief, Draft, converse, opening
 
-#: The task id under which the merge's own model call is kept; no task of a job may have it.
-MERGE = "merge"
+#: The root of the tree of caps.
 RUN_NODE = "run"
 _TIMEOUT_KINDS = frozenset({"connect", "first_token", "silence", "total"})
 
@@ -94,7 +93,7 @@ class Orchestrator:
         self._denied = ""
         self._merging: asyncio.Task[object] | None = None
 
-    # -- the work ------------------------------------------------------------------------------------------------
+    # -- the work -----------------------------------------------------------------------------------------------------
 
     async def work(self) -> None:
         """Run until every task has an outcome. Raises `JournalError` when outcomes can no longer be kept."""
@@ -170,9 +169,9 @@ class Orchestrator:
             await self._converse(task, draft)
             cause = draft.cause
         except asyncio.CancelledError:
-            if task.id not in self._cancelled and not self._stopped:
+            ours = task.id in self._cancelled or self._stopped
+            if not ours or current.uncancel():  # the group's, or the loop's too
                 raise
-            current.uncancel()
             status, cause = Status.CANCELLED, self._cancelled.get(task.id) or self._stopped
         except Exception as caught:  # the edge: whatever an agent died of, the others go on
             error = first_of(caught)
@@ -183,7 +182,11 @@ class Orchestrator:
                 self._denied = self._denied or cause
         finally:
             del self._running[task.id]
-        self._close([self._outcome(task.id, draft, status, cause, started)])
+        outcome = self._outcome(task.id, draft, status, cause, started)
+        ready = self._end([outcome])
+        if status is Status.OK:
+            await self._write_aside(task, outcome)
+        self._note_ready(ready)
         await self._kit.stream.durable()
 
     async def _converse(self, task: Task, draft: Draft) -> None:
@@ -259,7 +262,7 @@ class Orchestrator:
         for need in needs:
             outcome = self._kit.graph.outcome(need)
             assert outcome is not None
-            text = merging.report_text(self._tasks[need], outcome, self._job.merge.text)
+            text = merging.report_text(outcome, self._job.merge.text)
             if outcome.status is not Status.OK:
                 text = f"(this task ended as {outcome.status.value}: {outcome.cause})\n\n{text}"
             texts.append((need, merging.shorten(text, share)))
@@ -286,7 +289,11 @@ class Orchestrator:
         )
 
     def _close(self, outcomes: Sequence[Outcome]) -> None:
-        """Outcomes become facts before anything depends on them; then their files, and those that waited for them."""
+        """End tasks that leave no file."""
+        self._note_ready(self._end(outcomes))
+
+    def _end(self, outcomes: Sequence[Outcome]) -> list[str]:
+        """Outcomes become facts before anything depends on them. Returns the tasks that waited for them."""
         events = self._kit.graph.end_all(outcomes)
         if events:
             self._kit.stream.publish(*events)
@@ -294,9 +301,7 @@ class Orchestrator:
             if isinstance(event, TaskEnded):
                 self._open.discard(event.task)
                 self._kit.calls.forget(event.task)
-                if event.outcome.status is Status.OK:
-                    self.write_result(self._tasks[event.task], event.outcome)
-        self._note_ready([event.task for event in events if isinstance(event, TaskReady)])
+        return [event.task for event in events if isinstance(event, TaskReady)]
 
     def _note_ready(self, tasks: Sequence[str]) -> None:
         for task in tasks:
@@ -305,9 +310,16 @@ class Orchestrator:
             self._news.set()
 
     def write_result(self, task: Task, outcome: Outcome) -> None:
-        """One result's own file, in place the moment it is finished."""
+        """One result's own file."""
         name = f"reports/{file_stem(task.id)}.md"
-        self._kit.folder.write(name, merging.report_text(task, outcome, self._job.merge.text))
+        self._kit.folder.write(name, merging.report_text(outcome, self._job.merge.text))
+        self._kit.stream.publish(FileWritten(name, task.id))
+
+    async def _write_aside(self, task: Task, outcome: Outcome) -> None:
+        """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents."""
+        name = f"reports/{file_stem(task.id)}.md"
+        text = merging.report_text(outcome, self._job.merge.text)
+        await asyncio.to_thread(self._kit.folder.write, name, text)
         self._kit.stream.publish(FileWritten(name, task.id))
 
     def restore_files(self) -> None:
@@ -317,7 +329,7 @@ class Orchestrator:
             if outcome.status is Status.OK and not self._kit.folder.exists(name):
                 self.write_result(self._tasks[task], outcome)
 
-    # -- the merge -----------------------------------------------------------------------------------------------
+    # -- the merge ----------------------------------------------------------------------------------------------------
 
     async def merge(self) -> Merged:
         """Make the one answer of what there is. Nothing paid for is left out; nothing is bought after a cancel."""
@@ -329,7 +341,7 @@ class Orchestrator:
             self._write("table.csv", merging.to_csv(results))
             answer = merging.to_markdown(results)
         if len(job.tasks) == 1 and job.merge.kind == "concatenate":
-            answer = next((merging.report_text(task, end, job.merge.text) for task, end in results.finished()), "")
+            answer = next((merging.report_text(end, job.merge.text) for _, end in results.finished()), "")
         merged = Merged(answer)
         if job.merge.kind == "written" or job.merge.summary is not None:
             merged = await self._write_summary(results, answer)
@@ -351,11 +363,9 @@ class Orchestrator:
         try:
             completion = await self._ask_merger(request)
         except asyncio.CancelledError:
-            cause = self._why_stopped()
-            if not cause or current is None:
+            if not self._stopped or current is None or current.uncancel():
                 raise
-            current.uncancel()
-            return Merged(fallback, f"the summary was not written: {cause}")
+            return Merged(fallback, f"the summary was not written: {self._stopped}")
         except JournalError:
             raise
         except CenturiaError as error:
@@ -365,9 +375,6 @@ class Orchestrator:
             self._merging = None
         self._write("summary.md", completion.message.content.rstrip() + "\n")
         return Merged(completion.message.content)
-
-    def _why_stopped(self) -> str:
-        return self._stopped
 
     async def _ask_merger(self, request: ChatRequest) -> Completion:
         """The merge's one call. Its epoch is its content: other results make another call, never a false replay."""

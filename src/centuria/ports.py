@@ -1,9 +1,9 @@
 """The four ports. Each has at least two real implementations, or it would be no port.
 
-Model       model.client.ModelClient        testing.ScriptedModel
+Model       model.client.ModelClient        testing.scripted.ScriptedModel
 Transport   model.http.HttpTransport        model.rehearsal.RehearsalTransport
-ToolHost    toolhost.McpToolHost            testing.LocalToolHost
-Journal     journal.SqliteJournal           testing.MemoryJournal
+ToolHost    toolhost.McpToolHost            testing.tools.LocalToolHost
+Journal     journal.SqliteJournal           testing.journal.MemoryJournal
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from centuria.events import Record
 from centuria.messages import CallKey, Completion, Message, ToolResult, ToolSpec
 
-# -- model -----------------------------------------------------------------------------------------------------------
+# -- model ------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class Model(Protocol):
         """Answer once, paying at most what was reserved.
 
         A call that the journal holds as done is answered from it and nothing is sent. Deltas go to the stream.
-        Raises `ModelError`, `BudgetExceeded`.
+        Raises `ModelError`, `BudgetExceeded`, `SlotRefused`, and `JournalError` (`FingerprintMismatch` where the
+        journal holds another call under this key).
         """
         ...
 
@@ -67,6 +68,8 @@ class HttpRequest:
 
 
 class HttpResponse(Protocol):
+    """An upstream's answer, from its headers on."""
+
     @property
     def status(self) -> int: ...
 
@@ -86,11 +89,14 @@ class Transport(Protocol):
     def send(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpResponse]:
         """Send, and give the response once its headers are there; leaving early aborts the connection.
 
-        Raises `ModelUnavailable`: kind "connect" with `served=False` where surely nothing was sent, else "cut".
+        Raises `ModelError`, with `served=False` where surely nothing was sent: `ModelUnavailable` (kind "connect", else
+        "cut"), `ModelDenied` (the certificate is not trusted), `ModelRefused` (the request itself is not legal).
         """
         ...
 
-    async def aclose(self) -> None: ...
+    async def aclose(self) -> None:
+        """Close every connection. Requests in flight end as cut."""
+        ...
 
 
 # -- tools -----------------------------------------------------------------------------------------------------------
@@ -138,7 +144,9 @@ class ToolHost(Protocol):
         """All tools, in an order that never changes between siblings."""
         ...
 
-    def servers(self) -> Sequence[ServerState]: ...
+    def servers(self) -> Sequence[ServerState]:
+        """Every server of the run, up or not."""
+        ...
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
         """Run one tool, `timeout` seconds from now at most. `name` is `HostedTool.name`.
@@ -163,11 +171,11 @@ class Journal(Protocol):
         ...
 
     async def durable(self, seq: int) -> None:
-        """Return when every record up to `seq` is on disk. Raises `JournalError`."""
+        """Return when every record up to `seq` is on disk. Raises `JournalError`; `ValueError` if none has it yet."""
         ...
 
     def read(self, *, after: int = 0) -> Iterable[Record]:
-        """The committed records with a higher number, in order."""
+        """The committed records with a higher number, in order. Raises `JournalError` at the first it cannot read."""
         ...
 
     async def aclose(self) -> None:

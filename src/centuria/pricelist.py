@@ -1,5 +1,4 @@
-"""The price table that ships with the package: `genai-prices`, and the rows that it lacks. Nothing is ever
-fetched.
+"""The price table that ships with the package: `genai-prices`, and the rows that it lacks. Nothing is ever fetched.
 
 Where a price depends on the date or the time of day, the dearest that can hold now or within the next day is
 taken, for each kind of token: a budget must hold whenever the call is made. Prices of audio, images, searches

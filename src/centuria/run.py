@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import random
@@ -21,7 +21,7 @@ from centuria.core.money import Ledger
 from centuria.core.progress import Progress
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
-from centuria.errors import JobError
+from centuria.errors import ConfigurationError, JournalError
 from centuria.events import (
     FileWritten,
     Notice,
@@ -31,22 +31,24 @@ from centuria.events import (
     RunStarted,
     TaskEnded,
 )
-from centuria.folder import unwritable
 from centuria.journal import SqliteJournal, take_commands
 from centuria.launch import Launch
 from centuria.merge import Results
 from centuria.merge import variables as merge_variables
-from centuria.messages import Outcome, Pico, Status
+from centuria.messages import DOLLAR, Outcome, Pico, Status
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
+from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
-from centuria.orchestrator import MERGE, RUN_NODE, Kit, Merged, Orchestrator, first_of, new_tasks
+from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
+from centuria.orchestrator import RUN_NODE, Kit, Merged, Orchestrator, first_of, new_tasks
 from centuria.ports import Model, ToolHost, Transport
+from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
-from centuria.settings import Endpoint, Job
+from centuria.settings import MERGE, Endpoint, Job
 from centuria.stream import Stream
 from centuria.toolhost import McpToolHost
-from centuria.views.report import write_report
+from centuria.views.report import report
 
 _COMMAND_POLL = 0.5
 RunStatus = Literal["ok", "partial", "failed", "budget", "cancelled"]
@@ -74,7 +76,7 @@ class Report:
     @property
     def dollars(self) -> float | None:
         """What it cost, None where that is not known."""
-        return self.cost / 10**12 if self.priced else None
+        return self.cost / DOLLAR if self.priced else None
 
 
 class Cores:
@@ -95,6 +97,7 @@ class Cores:
             self.progress.record(record)
             for core in (self.graph, self.calls, self.ledger, self.landing):
                 core.apply(record.event)
+            # What did not end ok may run again, and then replays its calls.
             if isinstance(record.event, TaskEnded) and record.event.outcome.status is Status.OK:
                 self.calls.forget(record.event.task)
         return seq
@@ -148,9 +151,10 @@ class Run:
             host.on_change = kit.tools.server_changed
             stack.callback(_deafen, host)
             merged = await self._work(orchestrator)
+            await self._end_recording(transport, stream)
             return await self._finish(orchestrator, kit, merged)
 
-    # -- composing -----------------------------------------------------------------------------------------------
+    # -- composing ----------------------------------------------------------------------------------------------------
 
     def _journal(self) -> SqliteJournal:
         launch = self.launch
@@ -161,9 +165,36 @@ class Run:
         return SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
 
     def _transport(self) -> Transport:
-        if self.launch.rehearse:
-            return RehearsalTransport(self.launch.job.rehearsal, self._variables)
-        return HttpTransport()
+        """Where requests go, and the recorder before it. Raises `ConfigurationError` for its files."""
+        launch, tape = self.launch, self.launch.tape
+        inner: Transport
+        if tape.replay is not None:
+            inner = ReplayTransport(Recording(tape.replay), paced=tape.paced)
+        elif launch.rehearse:
+            inner = RehearsalTransport(launch.job.rehearsal, self._variables)
+        else:
+            inner = HttpTransport()
+        if tape.record is None:
+            return inner
+        try:
+            return RecordingTransport(
+                inner, tape.record, about=launch.about, secrets=launch.secrets, warn=self._recording_ends
+            )
+        except ConfigurationError:
+            if isinstance(inner, ReplayTransport):
+                inner.close()
+            raise
+
+    def _recording_ends(self, why: str) -> None:
+        if self.stream is not None:
+            with suppress(JournalError):  # whoever needs the journal will say so
+                self.stream.publish(Notice(why, "warning"))
+
+    async def _end_recording(self, transport: Transport, stream: Stream) -> None:
+        if isinstance(transport, RecordingTransport):
+            await transport.finish()
+            if transport.written:
+                stream.publish(Notice(f"{transport.written} model exchanges are in {self.launch.tape.record}."))
 
     def _variables(self, task: str) -> Mapping[str, object]:
         """What a rehearsal's script for this task may name."""
@@ -177,6 +208,8 @@ class Run:
         launch, job = self.launch, self.launch.job
         slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream)
         self._begin(cores, stream) if fresh else self._resume(cores, stream)
+        if launch.tape.replay is not None:
+            stream.publish(Notice(f"This is a replay of {launch.tape.replay}: no model is asked, nothing is paid."))
         if not launch.priced:
             stream.publish(Notice(unpriced(launch.endpoint), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)
@@ -185,7 +218,7 @@ class Run:
         slots.set_limit(
             f"model:{launch.endpoint.model}", job.limits.concurrency, f"limits.concurrency = {job.limits.concurrency}"
         )
-        retry = RetryPolicy()
+        retry, tape = RetryPolicy(), launch.tape
         model: Model = ModelClient(
             endpoint=launch.endpoint,
             transport=transport,
@@ -194,7 +227,7 @@ class Run:
             slots=slots,
             price=launch.price,
             stream=stream,
-            retry=retry,
+            retry=RetryAtOnce() if tape.replay is not None and not tape.paced else retry,
             timeouts=job.timeouts,
             dice=self._dice,
             wall=self._wall,
@@ -231,6 +264,7 @@ class Run:
             name=launch.job.name,
             model=launch.endpoint.model,
             rehearsal=launch.rehearse,
+            replay=launch.tape.replay is not None,
             budget=limits.budget,
             agents=limits.agents,
             concurrency=limits.concurrency,
@@ -257,7 +291,7 @@ class Run:
         if events:
             stream.publish(*events)
 
-    # -- working -------------------------------------------------------------------------------------------------
+    # -- working ------------------------------------------------------------------------------------------------------
 
     async def _work(self, orchestrator: Orchestrator) -> Merged:
         try:
@@ -290,11 +324,7 @@ class Run:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
         kit.stream.publish(FileWritten("results.jsonl"), FileWritten("report.html"), RunEnded(status, code, cause))
         await kit.stream.durable()
-        page = launch.folder.path / "report.html"
-        try:
-            await asyncio.to_thread(write_report, page, kit.stream.progress)
-        except OSError as error:
-            raise unwritable(page, error) from error
+        launch.folder.write("report.html", await asyncio.to_thread(report, kit.stream.progress))
         return Report(
             run=launch.run,
             folder=launch.folder.path,
@@ -313,70 +343,6 @@ class Run:
 def _deafen(host: McpToolHost) -> None:
     """Servers that are stopped at the end of a run are no news."""
     host.on_change = None
-
-
-@dataclass(frozen=True, slots=True)
-class ResumePlan:
-    """Which tasks keep their outcome, which run again (id -> epoch), which are new, which the job no longer has."""
-
-    reused: Sequence[str]
-    resets: Mapping[str, int]
-    added: frozenset[str]
-    dropped: Sequence[Outcome]
-
-
-def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozenset[Status] | None = None) -> ResumePlan:
-    """Decide what a resumed run does: all that is not ok, or what had no end and `only` these statuses.
-
-    A task whose text changed, that failed although its conversation had come to its end, or that needs a result
-    which is made again, begins afresh (its epoch rises); all others go on where they were.
-    """
-    resets: dict[str, int] = {}
-    for task in job.tasks:
-        if task.id not in graph:
-            continue
-        known, outcome, epoch = graph.task(task.id), graph.outcome(task.id), calls.epoch(task.id)
-        if known.spec != task.spec:
-            if sorted(graph.needs(task.id)) != sorted(_expanded(task.needs, job, task.id)):
-                raise JobError(
-                    f"The needs of task {task.id!r} have changed.", remedy="Start a new run, or keep its needs."
-                )
-            resets[task.id] = epoch + 1
-        elif outcome is None:
-            resets[task.id] = epoch
-        elif outcome.status is not Status.OK and (only is None or outcome.status in only):
-            ended = outcome.status is Status.FAILED and calls.last_key_done(task.id, epoch)
-            resets[task.id] = epoch + 1 if ended else epoch
-    _spread(resets, graph, calls)
-    current = {task.id for task in job.tasks}
-    return ResumePlan(
-        reused=[task for task in current if task in graph and task not in resets],
-        resets={task: epoch for task, epoch in resets.items() if task in current},
-        added=frozenset(current - set(graph.ids())),
-        dropped=[
-            Outcome(task, Status.SKIPPED, "the job no longer has it")
-            for task in graph.unfinished()
-            if task not in current
-        ],
-    )
-
-
-def _expanded(needs: Sequence[str], job: Job, task: str) -> list[str]:
-    if "*" not in needs:
-        return list(needs)
-    return [other.id for other in job.tasks if "*" not in other.needs and other.id != task]
-
-
-def _spread(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> None:
-    """Whatever was made of a result that is made again, is made again."""
-    queue = list(resets)
-    while queue:
-        for dependent in graph.dependents(queue.pop()):
-            begun = calls.totals(dependent).attempts > 0
-            if dependent in resets or (graph.outcome(dependent) is None and not begun):
-                continue
-            resets[dependent] = calls.epoch(dependent) + (1 if begun else 0)
-            queue.append(dependent)
 
 
 def verdict(outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str) -> tuple[RunStatus, int, str]:
@@ -418,8 +384,8 @@ def results_lines(job: Job, outcomes: Mapping[str, Outcome], *, priced: bool = T
             "attempts": end.attempts,
             "repairs": end.repairs,
             "tokens": {"prompt": end.usage.prompt, "cached": end.usage.cached, "output": end.usage.output},
-            "cost": end.cost / 10**12 if priced else None,
-            "held": end.held / 10**12 if priced else None,
+            "cost": end.cost / DOLLAR if priced else None,
+            "held": end.held / DOLLAR if priced else None,
             "seconds": round(end.ended_at - end.started_at, 3),
         }
         lines.append(json.dumps(line, ensure_ascii=False))

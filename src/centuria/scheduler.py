@@ -19,8 +19,8 @@ from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.names import unknown_tool
 from centuria.core.retry import RetryPolicy
-from centuria.errors import JournalError, OutcomeUnknown, SlotRefused, ToolUnavailable
-from centuria.events import CallEnd, CallOpened, Notice, ServerDown, ServerUp
+from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
+from centuria.events import CallEnd, Notice, ServerDown, ServerUp
 from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, ToolSpec, safe_text
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
@@ -75,8 +75,8 @@ class _Closing:
 class ToolScheduler:
     """Every tool call of a run. Slots are `tool:NAME` and `server:SLUG`, always taken in that order.
 
-    `spill` keeps the whole of a long text and returns the name of its file. `approve` decides on calls of tools that
-    ask first; without it they are refused. Pass `server_changed` to the host as its `on_change`.
+    `spill` keeps the whole of a long text and returns the name of its file, or raises `JournalError`. `approve` decides
+    on calls of tools that ask first; without it they are refused. Pass `server_changed` to the host as its `on_change`.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class ToolScheduler:
         for state in host.servers():
             self.server_changed(state)
 
-    # -- servers and views -------------------------------------------------------------------------------------------
+    # -- servers and views --------------------------------------------------------------------------------------------
 
     def server_changed(self, state: ServerState) -> None:
         """Take note of a server that came up or went down: its limits, and a fact for everyone who watches."""
@@ -146,7 +146,7 @@ class ToolScheduler:
         self._views[servers] = (edition, view)
         return view
 
-    # -- one call ----------------------------------------------------------------------------------------------------
+    # -- one call -----------------------------------------------------------------------------------------------------
 
     async def call(self, call: ToolCall, caller: Caller, view: ToolView) -> ToolResult:
         """Answer one tool call; one that the journal holds as ended is answered from it and nothing runs.
@@ -183,11 +183,11 @@ class ToolScheduler:
 
     async def _tell(self, call: ToolCall, caller: Caller, stamp: str, result: ToolResult) -> ToolResult:
         """Answer without sending anything, and keep the answer."""
-        opened = self._calls.open(
+        [opened] = self._calls.open(
             caller.key, call="tool", name=call.name, fingerprint=stamp, rerun=True, arguments=call.arguments
         )
-        closed = self._calls.close(caller.key, _attempt_of(opened), end="done", result=result)
-        self._stream.publish(*opened, *closed)
+        closed = self._calls.close(caller.key, opened.attempt, end="done", result=result)
+        self._stream.publish(opened, *closed)
         await self._stream.durable()
         return result
 
@@ -250,7 +250,7 @@ class ToolScheduler:
         """One attempt, from its row before the call to its row after it, which is published whatever happens."""
         loop = asyncio.get_running_loop()
         tool, key = work.tool, work.caller.key
-        opened = self._calls.open(
+        [opened] = self._calls.open(
             key,
             call="tool",
             name=tool.name,
@@ -258,7 +258,7 @@ class ToolScheduler:
             rerun=tool.rerun,
             arguments=work.call.arguments,
         )
-        self._stream.publish(*opened)
+        self._stream.publish(opened)
         began = loop.time()
         closing = _Closing("failed", error="It was cancelled before it was sent.")
         try:
@@ -270,7 +270,7 @@ class ToolScheduler:
             self._stream.publish(
                 *self._calls.close(
                     key,
-                    _attempt_of(opened),
+                    opened.attempt,
                     end=closing.end,
                     result=closing.result,
                     error=closing.error,
@@ -313,10 +313,7 @@ class ToolScheduler:
             structured = _plain(structured)
         limit = self._result_chars
         if len(text) > limit:
-            try:
-                spill = self._spill(str(key), text)
-            except OSError as error:
-                raise JournalError(f"A tool's result cannot be kept: {error}.") from error
+            spill = self._spill(str(key), text)
             head = limit * 2 // 3
             tail = len(text) - (limit - head)
             note = f"[{tail - head:,} of {len(text):,} characters are left out here; the whole is in {spill}]"
@@ -328,12 +325,6 @@ _MAY_HAVE_HAPPENED = (
     "It may or may not have happened, and it was not sent again. Check what it would have changed before you call it "
     "again."
 )
-
-
-def _attempt_of(opened: list[Any]) -> int:
-    event = opened[0]
-    assert isinstance(event, CallOpened)
-    return event.attempt
 
 
 def _refusal(text: str) -> ToolResult:

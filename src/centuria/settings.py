@@ -24,7 +24,7 @@ class Secret:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where a model answers, and the accent that it speaks.
+    """Where a model answers, and the dialect that it speaks.
 
     `context` is the window in tokens. `thinks`: reasoning spends the answer's tokens (floor 4,096 instead of 1,024).
     `limit_field` is the name of the request's cap on output tokens. `sampling` goes into the body as it is; presets
@@ -62,7 +62,8 @@ class Timeouts:
 class Limits:
     """Caps of a run. `budget`, `agent_budget` in pico-dollars (None: no cap); `tokens` and `seconds` are an agent's.
 
-    `agents` subagents exist at once; `concurrency` model calls are in flight at once.
+    `agents` subagents exist at once; `concurrency` model calls are in flight at once. An agent makes `steps` model
+    calls, and sees `result_chars` characters of a tool's result. A run has `tasks` tasks, `depth` levels of children.
     """
 
     budget: Pico | None = 5 * DOLLAR
@@ -125,6 +126,10 @@ class Task:
     schema: Mapping[str, Any] | None = None
     servers: frozenset[str] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+#: The task id under which the merge's own model call is kept; no task of a job may have it.
+MERGE = "merge"
 
 
 @dataclass(frozen=True, slots=True)

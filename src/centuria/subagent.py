@@ -6,8 +6,10 @@ import asyncio
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
+from centuria.core.checking import TooMuchWork, bounded, errors_of
 from centuria.core.templates import find_json
 from centuria.errors import CenturiaError
 from centuria.messages import CallKey, Message, ToolCall, ToolResult, ToolSpec
@@ -170,5 +172,8 @@ def violations(value: Any, schema: Mapping[str, Any], *, most: int = 5) -> list[
     """Where a value breaks a JSON Schema (draft 2020-12), in words; empty if it fits."""
     from jsonschema import Draft202012Validator
 
-    errors = Draft202012Validator(schema).iter_errors(value)
-    return [f"at {error.json_path}: {error.message[:200]}" for error, _ in zip(errors, range(most), strict=False)]
+    try:
+        errors = list(islice(errors_of(bounded(Draft202012Validator)(schema), value), most))
+    except (TooMuchWork, RecursionError):
+        return ["at $: it is too large or too deep to be checked"]
+    return [f"at {error.json_path}: {error.message[:200]}" for error in errors]

@@ -1,4 +1,4 @@
-"""The public face: one `Swarm` runs jobs, maps templates over rows, streams what happens, and resumes."""
+"""The public API: one `Swarm` runs jobs, maps templates over rows, streams what happens, and resumes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any, Literal, Self, TypeVar
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run, register
-from centuria.launch import Launch, Origin, new_run_id, prepare, prepare_resume
-from centuria.messages import DOLLAR, Status
+from centuria.launch import Launch, Tape, new_run_id, prepare, prepare_resume
+from centuria.messages import Status
 from centuria.run import Report, Run
 from centuria.stream import Item, Stream, Subscription
 
@@ -43,8 +43,9 @@ class Swarm:
 
     `model`, `provider`, `base_url`: as in a job's `[model]`; the key comes from the provider's environment variable,
     or from `api_key`. `tools`: an `mcpServers` JSON file. `budget`: dollars a run (False: no cap; not said: the job's,
-    or 5). Without a key, or with `rehearse=True`, runs are rehearsals and say so. Leaving the block cancels what still
-    runs; partial results are kept.
+    or 5). Without a key, or with `rehearse=True`, runs are rehearsals and say so. `record` keeps the model exchanges of
+    one run in a new file; `replay` answers from such a file, without a key or a network, `paced` as slowly as it was
+    recorded. Leaving the block cancels what still runs; partial results are kept.
     """
 
     def __init__(
@@ -60,6 +61,9 @@ class Swarm:
         concurrency: int | None = None,
         max_tokens: int | None = None,
         rehearse: bool = False,
+        record: str | Path | None = None,
+        replay: str | Path | None = None,
+        paced: bool = False,
         runs: str | Path = RUNS,
         env: Mapping[str, str] | None = None,
     ) -> None:
@@ -78,8 +82,11 @@ class Swarm:
             tools=Path(tools) if tools is not None else None,
         )
         self._rehearse = rehearse
+        tapes = [Path(file) if file is not None else None for file in (record, replay)]
+        self._tape = Tape(tapes[0], tapes[1], paced)
         self._root = Path(runs)
-        self._active: dict[asyncio.Task[Any], Run] = {}
+        #: Each run that works now, and what is done once it has ended.
+        self._active: dict[Run, asyncio.Future[None]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -87,10 +94,10 @@ class Swarm:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for run in self._active.values():
+        for run in self._active:
             run.cancel(cause="the swarm was closed")
         if self._active:
-            await asyncio.wait(list(self._active))
+            await asyncio.wait(list(self._active.values()))
 
     async def map(
         self,
@@ -107,7 +114,8 @@ class Swarm:
     ) -> Report:
         """One subagent a row: `template` filled with the row's columns. `rows`: a CSV or JSONL file, or mappings.
 
-        With a `schema` each answer is JSON of that shape, and the results become a table.
+        With a `schema` each answer is JSON of that shape, and the results become a table. Raises `ConfigurationError`
+        before anything is sent, `JournalError` when the run can no longer be kept; a task that fails raises nothing.
         """
         source = Path(rows) if isinstance(rows, str | Path) else list(rows)
         overrides = self._with(merge=merge, schema=schema)
@@ -119,7 +127,7 @@ class Swarm:
     async def run(self, job: str | Path, *, out: str | Path | None = None) -> Report:
         """Run a job file (a `Path`, or a string that ends in `.toml`), or a goal as one task.
 
-        What this swarm was given (model, budget, tools) takes the place of what the job file says.
+        What this swarm was given (model, budget, tools) takes the place of what the job file says. Raises as `map`.
         """
         return await self._follow(self._launch(self._load(job), out))
 
@@ -149,23 +157,16 @@ class Swarm:
     ) -> Report:
         """Go on with a broken run: by folder, id, the start of one, or `last`.
 
-        `only`: what ended with these statuses. `budget`: a new cap in dollars (False: no cap).
+        `only`: what ended with these statuses. `budget`: a new cap in dollars (False: no cap). What this swarm was
+        given (model, limits, tools) takes the place of what the run began with.
         """
         statuses = frozenset(Status(status) for status in only) or None
-        launch = prepare_resume(
-            find_run(str(run), self._root),
-            self._env,
-            only=statuses,
-            budget=lambda cap: cap if budget is None else round(budget * DOLLAR) if budget else None,
-            model=self._model,
-        )
+        overrides = self._overrides if budget is None else replace(self._overrides, budget=budget)
+        folder = find_run(str(run), self._root)
+        launch = prepare_resume(folder, self._env, only=statuses, overrides=overrides, tape=self._tape)
         return await self._follow(launch)
 
     # -- how -----------------------------------------------------------------------------------------------------
-
-    def _model(self, choice: Any) -> Any:
-        said = {"name": self._overrides.model, "base_url": self._overrides.base_url, "key_env": self._overrides.key_env}
-        return replace(choice, **{key: value for key, value in said.items() if value is not None})
 
     def _with(self, *, merge: str | None, schema: Mapping[str, Any] | str | Path | None) -> Overrides:
         if schema is None:
@@ -181,29 +182,25 @@ class Swarm:
     def _launch(self, loaded: LoadedJob, out: str | Path | None) -> Launch:
         run, folder = Place(self._root, Path(out) if out is not None else None).new(loaded.job.name)
         tools = self._overrides.tools
-        origin = Origin(
-            job_file=str(loaded.path.absolute()) if loaded.path else None,
-            tools_file=str(tools.absolute()) if tools is not None else None,
+        return prepare(
+            loaded, self._env, run=run, folder=folder, rehearse=self._rehearse, tools_file=tools, tape=self._tape
         )
-        return prepare(loaded, self._env, run=run, folder=folder, rehearse=self._rehearse, origin=origin)
 
     async def _follow(self, launch: Launch) -> Report:
         return await self._tracked(Run(launch))
 
     async def _tracked(self, run: Run, ready: asyncio.Future[Subscription] | None = None) -> Report:
-        current = asyncio.current_task()
-        assert current is not None
-
         def begun(stream: Stream) -> None:
             register(run.launch.folder, self._root, run.launch.run)
             if ready is not None and not ready.done():
                 ready.set_result(stream.subscribe())
 
-        self._active[current] = run
+        ended = self._active[run] = asyncio.get_running_loop().create_future()
         try:
             return await run.execute(begun=begun)
         finally:
-            del self._active[current]
+            del self._active[run]
+            ended.set_result(None)
 
 
 def run_sync(work: Coroutine[Any, Any, _T]) -> _T:

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from centuria.codec import decode, encode
 from centuria.core.calls import CallLedger, TaskTotals, canonical, content_id, fingerprint
 from centuria.errors import FingerprintMismatch, JournalError
-from centuria.events import CallClosed, CallOpened, Fact, MoneyHeld, TaskReady, TaskReset, decode, encode, fold
+from centuria.events import CallClosed, CallOpened, Fact, MoneyHeld, TaskReady, TaskReset, fold
 from centuria.messages import CallKey, Completion, Message, ToolEnd, ToolResult, Usage
 
 MODEL = CallKey("acme", 0, 0, 0)
@@ -254,7 +255,7 @@ def test_replay_equals_live_and_no_call_is_answered_twice(script: list[tuple[Any
     assert replayed.resolve_in_doubt() == live.resolve_in_doubt()
 
 
-# -- fingerprints ------------------------------------------------------------------------------------------
+# -- fingerprints ----------------------------------------------------------------------------------------------------
 
 
 def test_a_fingerprint_is_of_content_and_not_of_the_order_of_keys_or_the_kind_of_mapping() -> None:

@@ -11,22 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from centuria.codec import decode, encode
 from centuria.core.batch import MAX_NEEDS
 from centuria.core.graph import NewTask, TaskGraph
 from centuria.errors import GraphError
-from centuria.events import (
-    Event,
-    Fact,
-    SlotLeft,
-    TaskAdded,
-    TaskEnded,
-    TaskReady,
-    TaskReset,
-    TaskStarted,
-    decode,
-    encode,
-    fold,
-)
+from centuria.events import Event, Fact, SlotLeft, TaskAdded, TaskEnded, TaskReady, TaskReset, TaskStarted, fold
 from centuria.messages import Outcome, Status
 
 
@@ -52,7 +41,7 @@ def statuses(tasks: TaskGraph) -> dict[str, str]:
     return {id: str(end.status) for id in tasks.ids() if (end := tasks.outcome(id))}
 
 
-# -- adding --------------------------------------------------------------------------------------------------
+# -- adding ----------------------------------------------------------------------------------------------------------
 
 
 def test_tasks_are_added_with_their_index_depth_and_what_is_ready() -> None:
@@ -143,7 +132,7 @@ def test_the_number_of_needs_is_bounded() -> None:
         TaskGraph().add([*(new(f"a{n}") for n in range(many)), *(new(f"b{n}", "*") for n in range(many))])
 
 
-# -- running -------------------------------------------------------------------------------------------------
+# -- running ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_task_is_ready_when_its_own_needs_are_over_whatever_the_others_do() -> None:
@@ -237,7 +226,7 @@ def test_of_several_ends_in_one_step_a_failure_blocks_what_an_ok_would_have_made
     assert statuses(tasks)["c"] == "blocked"
 
 
-# -- resuming ------------------------------------------------------------------------------------------------
+# -- resuming --------------------------------------------------------------------------------------------------------
 
 
 def test_a_reset_task_runs_again_and_so_does_what_it_blocked() -> None:
@@ -284,7 +273,7 @@ def test_a_finished_dependent_keeps_its_outcome_when_only_its_need_is_reset() ->
     assert statuses(tasks) == {"a": "failed", "b": "ok"}
 
 
-# -- size and replay -----------------------------------------------------------------------------------------
+# -- size and replay -------------------------------------------------------------------------------------------------
 
 
 def test_a_chain_of_ten_thousand_is_blocked_without_recursion() -> None:
@@ -306,7 +295,7 @@ def test_events_survive_the_codec_and_foreign_ones_are_ignored() -> None:
     assert copy != graph(new("a"))
 
 
-# -- properties ----------------------------------------------------------------------------------------------
+# -- properties ------------------------------------------------------------------------------------------------------
 
 
 @st.composite

@@ -32,7 +32,7 @@ def ledger_with(**caps: int | None) -> Ledger:
     return ledger
 
 
-# -- promises by example -----------------------------------------------------------------------------------
+# -- promises by example ---------------------------------------------------------------------------------------------
 
 
 def drive(budget: int, *, agents: int, calls: int, worst: int, true: int) -> tuple[Counter[str], Ledger]:
@@ -294,7 +294,7 @@ def test_spend_never_passes_the_cap_whatever_calls_cost_within_their_reservation
     assert not ledger.waiting()
 
 
-# -- the bound of a prompt ---------------------------------------------------------------------------------
+# -- the bound of a prompt -------------------------------------------------------------------------------------------
 
 
 def test_a_prompt_is_bounded_by_its_bytes_whatever_others_took() -> None:

@@ -129,7 +129,7 @@ def test_an_override_that_is_no_price_is_refused_and_names_the_model(wrong: obje
         pricelist.load({"kimi": wrong})  # type: ignore[dict-item]
 
 
-# -- the table that ships ----------------------------------------------------------------------------------
+# -- the table that ships --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

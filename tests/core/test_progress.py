@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from centuria import events as e
+from centuria.codec import decode, encode
 from centuria.core.measures import Sample
 from centuria.core.money import Ledger
 from centuria.core.progress import Progress
@@ -112,7 +113,7 @@ def test_the_journal_folded_equals_the_live_progress(events: list[e.Fact], cut: 
     live, replayed = Progress(), Progress()
     for record in as_records(events):
         live.record(record)
-        replayed.record(e.Record(record.seq, record.at, e.decode(e.encode(record.event))))
+        replayed.record(e.Record(record.seq, record.at, decode(encode(record.event))))
     assert replayed == live
     if events[:cut] != events and as_records(events)[-1].event != e.PhaseStarted("work"):
         short = Progress()
@@ -125,7 +126,7 @@ def test_a_whole_run_folded_from_its_journal_equals_the_live_one_and_leaves_noth
     live, replayed = Progress(), Progress()
     for record in Story(tasks=60, agents=20).tell():
         live.record(record)
-        replayed.record(e.Record(record.seq, record.at, e.decode(e.encode(record.event))))
+        replayed.record(e.Record(record.seq, record.at, decode(encode(record.event))))
     assert replayed == live
     assert live.ended_count == 60
     assert not live.slots

@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from centuria.codec import decode, encode
 from centuria.core.slots import SlotTable
 from centuria.events import (
     Event,
@@ -21,8 +22,6 @@ from centuria.events import (
     SlotQueued,
     SlotRejected,
     TaskReady,
-    decode,
-    encode,
     fold,
 )
 
@@ -64,7 +63,7 @@ def order_of_service(slots: SlotTable, holder: int, *, now: float = 0.0) -> list
     return order
 
 
-# -- home slots ----------------------------------------------------------------------------------------------
+# -- home slots ------------------------------------------------------------------------------------------------------
 
 
 def test_an_agent_gets_its_home_slot_then_the_next_two() -> None:
@@ -117,7 +116,7 @@ def test_slots_below_a_raised_limit_are_all_found_again_after_it_was_lowered() -
     assert set(slots.holders(TOOL)) == set(range(6))
 
 
-# -- queue, limits, leaving ----------------------------------------------------------------------------------
+# -- queue, limits, leaving ------------------------------------------------------------------------------------------
 
 
 def test_a_ticket_that_is_left_gives_its_slot_to_the_next_waiter_in_the_same_step() -> None:
@@ -206,7 +205,7 @@ def test_misuse_is_refused() -> None:
         SlotTable(aging=0)
 
 
-# -- deadlines -----------------------------------------------------------------------------------------------
+# -- deadlines -------------------------------------------------------------------------------------------------------
 
 
 def test_a_waiter_whose_deadline_has_passed_never_runs() -> None:
@@ -244,7 +243,7 @@ def test_no_patience_means_now_or_never() -> None:
     assert isinstance(ask(slots, 3, now=2.0, deadline=1.0), SlotRejected)
 
 
-# -- order ---------------------------------------------------------------------------------------------------
+# -- order -----------------------------------------------------------------------------------------------------------
 
 
 def test_among_equals_the_queue_is_first_in_first_out() -> None:
@@ -350,7 +349,7 @@ def test_priority_comes_before_fairness() -> None:
     assert granted(slots.leave(2, now=0.0)) == [4]
 
 
-# -- replay --------------------------------------------------------------------------------------------------
+# -- replay ----------------------------------------------------------------------------------------------------------
 
 
 def test_events_survive_the_codec_and_foreign_ones_are_ignored() -> None:
@@ -391,7 +390,7 @@ def test_a_gone_agent_leaves_nothing_behind() -> None:
     assert sum(len(agent.line) for agent in place._agents.values()) < 50
 
 
-# -- the state machine ---------------------------------------------------------------------------------------
+# -- the state machine -----------------------------------------------------------------------------------------------
 
 AGENTS = ["a", "b", "c", "d"]
 

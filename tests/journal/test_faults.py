@@ -41,7 +41,7 @@ def numbers_read(path: Path) -> tuple[int, JournalError | None]:
     return number, None
 
 
-# -- full --------------------------------------------------------------------------------------------------
+# -- full ------------------------------------------------------------------------------------------------------------
 
 FILL = """if True:
     import asyncio, pathlib, resource, signal, sys
@@ -109,7 +109,7 @@ async def test_a_full_disk_is_called_full(tmp_path: Path) -> None:
     assert numbers_read(path) == (10, None)
 
 
-# -- read-only ---------------------------------------------------------------------------------------------
+# -- read-only -------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -123,7 +123,8 @@ def open_folder() -> Iterator[Path]:
 BECOME_NOBODY = """if True:
     import importlib.metadata, os, pathlib, sys
     from centuria.errors import JournalError
-    from centuria.events import Notice, decode, encode
+    from centuria.codec import decode, encode
+    from centuria.events import Notice
     from centuria.journal import JournalReader, SqliteJournal
     decode(encode(Notice("what is imported late is imported now")))
     importlib.metadata.version("centuria")
@@ -207,7 +208,7 @@ async def test_a_folder_that_vanishes_is_an_error_and_no_hang(tmp_path: Path) ->
         SqliteJournal.open(path)
 
 
-# -- locked ------------------------------------------------------------------------------------------------
+# -- locked ----------------------------------------------------------------------------------------------------------
 
 
 async def test_a_file_that_another_program_locks_for_long_is_an_error_that_says_so(tmp_path: Path) -> None:
@@ -234,7 +235,7 @@ async def test_a_file_that_another_program_locks_for_a_moment_is_waited_for(tmp_
     await journal.aclose()
 
 
-# -- damaged -----------------------------------------------------------------------------------------------
+# -- damaged ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("share", [0.15, 0.4, 0.7, 0.95])

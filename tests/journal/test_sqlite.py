@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
+from centuria.codec import SCHEMA
 from centuria.errors import JournalError
-from centuria.events import SCHEMA, Notice
+from centuria.events import Notice
 from centuria.journal import JournalReader, SqliteJournal
 from tests.journal.steps import keep, rows
 
@@ -28,7 +29,7 @@ def writers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "centuria-journal"]
 
 
-# -- the file ----------------------------------------------------------------------------------------------
+# -- the file --------------------------------------------------------------------------------------------------------
 
 
 async def test_the_file_says_what_it_is(journal: SqliteJournal, path: Path) -> None:
@@ -71,7 +72,7 @@ async def test_a_begin_that_was_killed_does_not_stand_in_the_way(path: Path) -> 
     await journal.aclose()
 
 
-# -- one writer --------------------------------------------------------------------------------------------
+# -- one writer ------------------------------------------------------------------------------------------------------
 
 
 async def test_a_second_writer_is_refused_and_told_who_the_first_is(journal: SqliteJournal, path: Path) -> None:
@@ -105,7 +106,7 @@ def test_a_begin_that_fails_leaves_the_lock_free_and_no_file(tmp_path: Path) -> 
     asyncio.run(SqliteJournal.create(path, run="r", name="n").aclose())
 
 
-# -- the thread --------------------------------------------------------------------------------------------
+# -- the thread ------------------------------------------------------------------------------------------------------
 
 
 async def test_no_thread_is_left_after_closing(journal: SqliteJournal) -> None:
@@ -139,7 +140,7 @@ def test_a_process_that_forgets_to_close_ends_and_has_lost_nothing(path: Path) -
         assert reader.writer is None
 
 
-# -- readers -----------------------------------------------------------------------------------------------
+# -- readers ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_second_process_follows_a_run_to_its_end(journal: SqliteJournal, path: Path) -> None:
@@ -216,7 +217,7 @@ async def test_readers_are_no_obstacle_to_closing_nor_to_going_on(journal: Sqlit
         assert reader.last_seq == 2
 
 
-# -- files of other makes ----------------------------------------------------------------------------------
+# -- files of other makes --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("content", [b"no database", b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 8192])
@@ -224,7 +225,7 @@ async def test_what_is_no_journal_is_called_that(path: Path, content: bytes) -> 
     path.parent.mkdir()
     path.write_bytes(content)
     for attempt in (JournalReader, SqliteJournal.open):
-        with pytest.raises(JournalError, match=r"no journal|damaged"):
+        with pytest.raises(JournalError, match=r"not a journal|damaged"):
             attempt(path)
     assert path.read_bytes() == content
 
@@ -234,7 +235,7 @@ async def test_another_programs_database_is_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE records (seq)")
     before = path.read_bytes()
-    with pytest.raises(JournalError, match="no journal"):
+    with pytest.raises(JournalError, match="not a journal"):
         SqliteJournal.open(path)
     assert path.read_bytes() == before
 

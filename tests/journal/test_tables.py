@@ -140,7 +140,7 @@ async def test_records_can_be_asked_with_sql(journal: SqliteJournal, path: Path)
     assert json.loads(rows(path, "SELECT event FROM records")[0][0])["text"] == "먼저"
 
 
-# -- how fast ----------------------------------------------------------------------------------------------
+# -- how fast --------------------------------------------------------------------------------------------------------
 
 
 async def test_ten_thousand_calls_go_through(path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,7 +13,8 @@ import sys
 from itertools import count
 from pathlib import Path
 
-from centuria.events import CallOpened, Fact, Notice, Record, encode
+from centuria.codec import encode
+from centuria.events import CallOpened, Fact, Notice, Record
 from centuria.journal import SqliteJournal
 from centuria.messages import CallKey
 

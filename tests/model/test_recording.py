@@ -93,8 +93,20 @@ def exchanges(path: Path) -> list[Exchange]:
     return [exchange for exchange in found if isinstance(exchange, Exchange)]
 
 
+_OPEN: list[ReplayTransport] = []
+
+
 def replay(path: Path, **more: Any) -> ReplayTransport:
-    return ReplayTransport(Recording(path), **more)
+    """A replay that the end of the test closes."""
+    _OPEN.append(ReplayTransport(Recording(path), **more))
+    return _OPEN[-1]
+
+
+@pytest.fixture(autouse=True)
+def _closed() -> Iterator[None]:
+    yield
+    while _OPEN:
+        _OPEN.pop().close()
 
 
 Ended = tuple[str, Completion | None, str]
@@ -280,13 +292,16 @@ class Echo(Pieces):
         yield Pieces(str(len(self.seen)).encode())
 
 
-async def test_a_callers_attempts_are_told_apart_and_come_in_any_order_of_callers(tmp_path: Path) -> None:
+@pytest.mark.parametrize("order", [(3, 1, 0, 2), (0, 2, 1, 3), (0, 1, 2, 3)])
+async def test_a_callers_attempts_are_told_apart_and_come_in_any_order_of_callers(
+    tmp_path: Path, order: tuple[int, ...]
+) -> None:
     path, same = tmp_path / "run.jsonl", b'{"messages":[]}'
     asked = [request(same, who=caller(task)) for task in ("a", "b", "a", "c")]
     await recorded(path, *asked)
     transport = replay(path)
-    got = [(await read(transport, each))[2] for each in (asked[3], asked[1], asked[0], asked[2])]
-    assert got == [[b"4"], [b"2"], [b"1"], [b"3"]]
+    got = [(await read(transport, asked[place]))[2] for place in order]
+    assert got == [[str(place + 1).encode()] for place in order]
 
 
 async def test_a_task_with_another_name_gets_the_exchange_of_its_body(tmp_path: Path) -> None:
@@ -523,7 +538,9 @@ async def test_a_full_disk_ends_the_recording_with_a_warning_and_not_the_run(tmp
         assert not path.exists() and "nothing is kept" in told[0]
     else:
         assert path.read_bytes().endswith(b"\n") and f"{len(lines(path)) - 1} exchanges are kept" in told[0]
-        assert 1 <= len(Recording(path)) == recorder.written < 20
+        recording = Recording(path)
+        assert 1 <= len(recording) == recorder.written < 20
+        recording.close()
 
 
 async def test_a_disk_that_does_not_keep_up_ends_the_recording_before_memory_fills(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
 import json
+import re
 from typing import Any
 
 import pytest
@@ -95,7 +96,7 @@ def test_any_text_is_sent_as_valid_utf_8_without_escapes_that_servers_refuse(tex
     tool = ToolSpec("t", text, {"type": "object", "description": text})
     request = ChatRequest((Message("user", text), Message("assistant", text, text, (call,))), (tool,))
     data = encode_request(KIMI, request, 1).decode("utf-8")
-    assert "\\u0000" not in data and "\\ud" not in data.lower()
+    assert "\\u0000" not in data and not re.search(r"\\ud[89a-f]", data.lower())
     sent = json.loads(data)["messages"][0]["content"]
     if text.isascii() and "\0" not in text:
         assert sent == text
@@ -192,7 +193,7 @@ def test_usage_of_every_dialect_counts_each_token_once(
 @pytest.mark.parametrize(
     "raw",
     [None, 3, {}, {"prompt_tokens": 0, "completion_tokens": 0}, {"prompt_tokens": -1, "completion_tokens": 2}]
-    + [{"prompt_tokens": odd, "completion_tokens": 2} for odd in ("7", True, 1e12, float("nan"), [1])],
+    + [{"prompt_tokens": odd, "completion_tokens": 2} for odd in ("seven", "-7", True, 1e12, float("nan"), [1])],
 )
 def test_usage_that_cannot_be_believed_is_no_usage(raw: Any) -> None:
     assert usage_from(raw) is None

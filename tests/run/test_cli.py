@@ -140,13 +140,24 @@ def test_a_run_that_is_not_there_is_named_with_what_there_is(
 
 def test_a_budget_that_is_no_amount_is_a_usage_error(here: Centuria, tmp_path: Path) -> None:
     said = here("run", "Say hello.", "--budget", "much")
-    assert said.code == 2 and "'much' is no amount" in said.err and run_folders(tmp_path) == []
+    assert said.code == 2 and "'much' is not an amount" in said.err and run_folders(tmp_path) == []
 
 
 @pytest.mark.parametrize("budget", ["0", "-1", "nan", "inf"])
 def test_a_budget_that_cannot_be_is_refused(here: Centuria, tmp_path: Path, budget: str) -> None:
     said = here("run", "Say hello.", f"--budget={budget}", "--model", "kimi-k2.5")
     assert said.code == 2 and "Traceback" not in said.err and run_folders(tmp_path) == []
+
+
+@pytest.mark.parametrize("flag", ["--budget=0", "--budget=-1", "--budget=nan", "--agents=0", "--concurrency=0"])
+async def test_a_limit_that_cannot_be_is_refused_by_a_resume(tmp_path: Path, flag: str) -> None:
+    async with FakeUpstream() as upstream:
+        async with swarm(tmp_path) as hundred:
+            await hundred.run(write_job(tmp_path, upstream, rows=1))
+        before = (the_run(tmp_path) / "journal.sqlite").read_bytes()
+        said = await centuria(tmp_path, "resume", "last", flag)
+    assert said.code == 2 and "[limits]" in said.err and "Traceback" not in said.err
+    assert (the_run(tmp_path) / "journal.sqlite").read_bytes() == before
 
 
 def test_an_empty_goal_is_refused(here: Centuria, tmp_path: Path) -> None:
@@ -188,7 +199,7 @@ def test_a_folder_that_holds_something_is_not_written_into(here: Centuria, tmp_p
     assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.txt"]
 
 
-# -- what a run elsewhere is found by ----------------------------------------------------------------------------------
+# -- what a run elsewhere is found by --------------------------------------------------------------------------------
 
 
 def test_a_run_with_its_own_folder_is_found_like_any_other(here: Centuria, tmp_path: Path) -> None:
@@ -207,7 +218,7 @@ def test_a_map_runs_the_first_rows_and_writes_a_report_for_each(here: Centuria, 
     assert sorted(path.name for path in (tmp_path / "r" / "reports").iterdir()) == ["A.md", "B.md"]
 
 
-# -- help and imports --------------------------------------------------------------------------------------------------
+# -- help and imports ------------------------------------------------------------------------------------------------
 
 
 def test_the_commands_are_these(here: Centuria) -> None:

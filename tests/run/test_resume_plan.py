@@ -9,7 +9,8 @@ from centuria.core.graph import TaskGraph
 from centuria.errors import JobError
 from centuria.messages import CallKey, Completion, Message, Outcome, Status
 from centuria.orchestrator import Merged, new_tasks
-from centuria.run import plan_resume, verdict
+from centuria.resume import plan_resume
+from centuria.run import verdict
 from centuria.settings import Job, Task
 
 

@@ -123,7 +123,7 @@ class Failing:
         return "at last"
 
 
-# -- what is refused before anything is sent -----------------------------------------------------------------------
+# -- what is refused before anything is sent -------------------------------------------------------------------------
 
 
 @virtual_clock
@@ -160,7 +160,7 @@ async def test_arguments_against_the_schema_go_back_to_be_repaired() -> None:
         '{"text": "a", "more": 1}': "'more' was unexpected",
         '{"text": ': "not valid JSON",
         '["text"]': "must be a JSON object, not a list",
-        '{"text": NaN}': "NaN is no JSON value",
+        '{"text": NaN}': "NaN is not a JSON value",
         "[" * 100_000: "",
     }
     for position, (arguments, complaint) in enumerate(complaints.items(), 1):
@@ -216,7 +216,7 @@ async def test_a_tool_that_asks_first_runs_only_when_approved() -> None:
     assert asked == [("local__drop", {"sure": False}), ("local__drop", {"sure": True})]
 
 
-# -- the journal ---------------------------------------------------------------------------------------------------
+# -- the journal -----------------------------------------------------------------------------------------------------
 
 
 @virtual_clock
@@ -278,7 +278,7 @@ async def test_a_broken_journal_stops_the_call_before_it_is_sent() -> None:
     assert bench.host.calls == []
 
 
-# -- slots ---------------------------------------------------------------------------------------------------------
+# -- slots -----------------------------------------------------------------------------------------------------------
 
 
 @virtual_clock
@@ -361,7 +361,7 @@ async def test_one_agent_that_hangs_changes_nothing_for_the_others() -> None:
     assert bench.idle()
 
 
-# -- retries -------------------------------------------------------------------------------------------------------
+# -- retries ---------------------------------------------------------------------------------------------------------
 
 
 @virtual_clock
@@ -413,7 +413,7 @@ def test_what_may_have_happened_is_run_again_only_if_trusted(error: Exception, e
     check()
 
 
-# -- results and servers -------------------------------------------------------------------------------------------
+# -- results and servers ---------------------------------------------------------------------------------------------
 
 
 @virtual_clock

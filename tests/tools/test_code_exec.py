@@ -41,7 +41,7 @@ def fails(server: Session, code: str) -> str:
     return text(result)
 
 
-# -- what it answers -----------------------------------------------------------------------------------------
+# -- what it answers -------------------------------------------------------------------------------------------------
 
 
 def test_it_gives_what_was_printed_or_else_the_last_value(server: Session) -> None:
@@ -142,7 +142,7 @@ def test_what_the_description_says_is_missing_is_missing(server: Session, code: 
     fails(server, code)
 
 
-# -- what it cannot do ---------------------------------------------------------------------------------------
+# -- what it cannot do -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_two_hundred_calls_at_once_all_get_their_own_answer(server: Session) -> 
     assert [text(result) for result in results] == [f"{number}\n" for number in range(200)]
 
 
-# -- statistics ----------------------------------------------------------------------------------------------
+# -- statistics ------------------------------------------------------------------------------------------------------
 
 
 @settings(max_examples=30, deadline=None)
@@ -322,7 +322,7 @@ def test_statistics_may_take_a_few_seconds_of_a_call_and_no_more() -> None:
         functions["mean"]([1])
 
 
-# -- values --------------------------------------------------------------------------------------------------
+# -- values ----------------------------------------------------------------------------------------------------------
 
 plain = st.recursive(
     st.none()

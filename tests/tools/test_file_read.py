@@ -54,7 +54,7 @@ def refused(reader: FileReader, path: str, **arguments: Any) -> str:
     return str(caught.value)
 
 
-# -- what is read --------------------------------------------------------------------------------------------
+# -- what is read ----------------------------------------------------------------------------------------------------
 
 
 def test_rows_of_a_table_are_filtered_counted_and_paged(reader: FileReader) -> None:
@@ -101,8 +101,8 @@ def test_json_lines_keep_their_types_and_say_which_lines_are_none(reader: FileRe
     page = read(reader, "a.jsonl", where={"n": "2"})
     assert page["rows"] == [{"n": 2, "s": None}]
     assert page["notes"] == [
-        "A line is no JSON and is left out (line 2, and 1 more)",
-        "A line is JSON but no object and is left out (line 3)",
+        "A line is not JSON and is left out (line 2, and 1 more)",
+        "A line is JSON but not an object and is left out (line 3)",
     ]
 
 
@@ -180,7 +180,7 @@ def test_a_walk_over_the_lines_gives_the_text_back(text: str, limit: int) -> Non
     assert got == text
 
 
-# -- caps ----------------------------------------------------------------------------------------------------
+# -- caps ------------------------------------------------------------------------------------------------------------
 
 
 def test_an_answer_never_exceeds_its_cap_and_says_where_to_go_on(reader: FileReader, root: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_reading_that_nobody_waits_for_stops(reader: FileReader, root: Path) -
         reader.read({"path": "long.csv"}, lambda: True)
 
 
-# -- what is refused -----------------------------------------------------------------------------------------
+# -- what is refused -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["../secret.txt", "a/../../secret.txt", "/etc/passwd", "//etc/passwd", "..", "/"])
@@ -375,7 +375,7 @@ def test_a_filter_on_text_is_refused(reader: FileReader) -> None:
 
 def test_a_missing_file_is_said(reader: FileReader) -> None:
     assert "There is no file" in refused(reader, "nope.csv")
-    assert "no folder" in refused(reader, "plain.txt/x")
+    assert "not a folder" in refused(reader, "plain.txt/x")
 
 
 @contextmanager
@@ -413,7 +413,7 @@ def test_descriptors_are_given_back(reader: FileReader, root: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-# -- listing -------------------------------------------------------------------------------------------------
+# -- listing ---------------------------------------------------------------------------------------------------------
 
 
 async def test_a_listing_shows_files_and_folders_but_nothing_hidden_or_linked(reader: FileReader, root: Path) -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import re
 from html.parser import HTMLParser
-from pathlib import Path
 
 import pytest
 
 from centuria import events as e
 from centuria.core.progress import Progress
 from centuria.messages import DOLLAR, CallKey, Completion, Message, Outcome, Status, Usage
-from centuria.views.report import data, embedded, report, write_report
+from centuria.views.report import data, embedded, report
 from tests.views.stories import Story, fold
 from tests.views.test_text import hostile
 
@@ -138,12 +137,6 @@ def test_the_time_in_which_no_process_worked_is_left_out_of_the_timeline() -> No
     assert timeline["start"] == [1000, 5000]
     assert timeline["took"] == [3000, 2000]
     assert data(progress)["resumed"] == [4.0]
-
-
-def test_a_report_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
-    write_report(tmp_path / "report.html", fold(Story(tasks=3).tell()))
-    assert [path.name for path in tmp_path.iterdir()] == ["report.html"]
-    Page((tmp_path / "report.html").read_text("utf-8"))
 
 
 def long_run(tasks: int, calls: int) -> Progress:

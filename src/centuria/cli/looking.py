@@ -10,7 +10,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from centuria.cli.running import runs_root
+from centuria.cli.running import runs_root, view_of
 from centuria.core.progress import Progress
 from centuria.errors import CenturiaError, ConfigurationError
 from centuria.events import TaskEnded
@@ -18,8 +18,8 @@ from centuria.folder import RunFolder, find_run, list_runs
 from centuria.journal import JournalReader, post_command
 from centuria.messages import DOLLAR
 from centuria.stream import Feed
-from centuria.views import live, plain, text
-from centuria.views.words import clean
+from centuria.views import digest, text
+from centuria.views.words import clean, clean_text, dollars
 
 
 def show(options: argparse.Namespace) -> int:
@@ -29,7 +29,7 @@ def show(options: argparse.Namespace) -> int:
         return _show_task(folder, options.task, as_json=options.json)
     progress, running = _read(folder)
     if options.json:
-        print(json.dumps(text.as_json(progress) | {"folder": str(folder.path), "running": running}))
+        print(json.dumps(digest.as_json(progress) | {"folder": str(folder.path), "running": running}))
     else:
         print(text.show(progress, folder=str(folder.path)))
     return 0
@@ -113,13 +113,13 @@ async def _watch(reader: JournalReader) -> Progress:
         progress.record(record)
         last = record.seq
     feed = Feed(progress)
-    view = asyncio.create_task(live.live(feed) if sys.stderr.isatty() else plain.plain(feed))
+    view = asyncio.create_task(view_of(feed))
     try:
         async for record in reader.follow(after=last):
             feed.relay(record)
     finally:
         feed.close()
-        with suppress(Exception):
+        with suppress(Exception):  # a broken terminal is no error of the run
             await view
     return progress
 
@@ -142,9 +142,10 @@ def _show_task(folder: RunFolder, task: str, *, as_json: bool) -> int:
     print(f"{task}: {status}" + (f" ({clean(cause, 400)})" if cause else ""))
     for call in calls:
         place = f"turn {call.turn} call {call.position} attempt {call.attempt}"
-        cost = f"  ${call.cost / DOLLAR:.6f}" if call.cost else ""
-        print(f"  {place}: {call.call} {call.name} {call.state}{cost}  {clean(call.error or '', 120)}".rstrip())
+        cost = f"  {dollars(call.cost)}" if call.cost else ""
+        what = f"{call.call} {clean(call.name, 80)} {call.state}"
+        print(f"  {place}: {what}{cost}  {clean(call.error or '', 120)}".rstrip())
     if outcome and outcome.text:
         print()
-        print("".join(char for char in outcome.text if char.isprintable() or char in "\n\t"))
+        print(clean_text(outcome.text))
     return 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
@@ -43,8 +44,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("centuria: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone: nobody is left to tell. Standard output is closed without a last flush.
-        sys.stderr.close()
+        # The reader of our output has gone. What is left of it goes nowhere, so that the last flush cannot fail.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
 
 
@@ -119,6 +120,7 @@ def _add_running(commands: Commands) -> None:
     resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
     _model_flags(resume)
     _limit_flags(resume)
+    _tape_flags(resume)
     _view_flags(resume)
 
 
@@ -127,6 +129,7 @@ def _job_flags(command: argparse.ArgumentParser) -> None:
     _limit_flags(command)
     command.add_argument("--out", metavar="DIR", type=Path, help="this run's folder (default: runs/ID)")
     command.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
+    _tape_flags(command)
     _view_flags(command)
 
 
@@ -145,6 +148,12 @@ def _limit_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--concurrency", metavar="N", type=int, help="model calls at once (default: 100)")
 
 
+def _tape_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--record", metavar="FILE", type=Path, help="keep the model exchanges in a new file, no keys")
+    command.add_argument("--replay", metavar="FILE", type=Path, help="answer from such a file: no key, no network")
+    command.add_argument("--paced", action="store_true", help="replay as slowly as it was recorded")
+
+
 def _view_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--yes", action="store_true", help="do not ask before money is spent")
     command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
@@ -158,7 +167,7 @@ def _budget(text: str) -> float | bool:
     try:
         return float(text.removeprefix("$"))
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no amount: give dollars, such as 2.50, or none") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an amount: give dollars, such as 2.50, or none") from None
 
 
 def _add_looking(commands: Commands) -> None:
@@ -204,3 +213,26 @@ def _add_checking(commands: Commands) -> None:
         "print the JSON schema of the job file",
         "centuria schema > job.schema.json",
     )
+    _add_torture(commands)
+
+
+def _add_torture(commands: Commands) -> None:
+    torture = _add(
+        commands,
+        "torture",
+        "torturing:torture",
+        "try what an OpenAI-compatible server gets right: about 70 requests",
+        "centuria torture --base-url http://127.0.0.1:8000/v1 --model my-model --yes",
+    )
+    torture.add_argument(
+        "--base-url", metavar="URL", required=True, help="the server, such as http://127.0.0.1:8000/v1"
+    )
+    torture.add_argument("--model", metavar="NAME", help="the model, such as kimi-k2.5")
+    torture.add_argument("--provider", metavar="NAME", help="moonshot, openai, ollama, ... (see docs)")
+    torture.add_argument("--key-env", metavar="NAME", help="the variable that holds the key")
+    torture.add_argument(
+        "--context", metavar="TOKENS", type=int, help="the model's context, for the prompt that is too long"
+    )
+    torture.add_argument("--skip", metavar="WORD,..", help="leave out the rows whose names hold one of these words")
+    torture.add_argument("--yes", action="store_true", help="do not ask before it starts")
+    torture.add_argument("--json", action="store_true", help="as JSON")

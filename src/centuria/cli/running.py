@@ -8,22 +8,24 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from centuria.config import LoadedJob, ModelChoice, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.cli.main import INTERRUPTED, USAGE
+from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.core.progress import Progress
 from centuria.errors import ConfigurationError
 from centuria.folder import find_run, register
-from centuria.launch import Launch, Origin, prepare, prepare_resume
-from centuria.messages import DOLLAR, Pico, Status
+from centuria.launch import Launch, Tape, prepare, prepare_resume
+from centuria.messages import Status
 from centuria.run import Report, Run
-from centuria.stream import Stream
+from centuria.stream import Feed, Stream
 from centuria.swarm import RUNS, Place
-from centuria.views import live, plain, text
-from centuria.views.words import counted, dollars, seconds
+from centuria.views import digest, live, plain, text
+from centuria.views.words import clean_text, counted, dollars, seconds
 
 #: An answer longer than this goes to a file, and its path to standard output.
 _MOST_PRINTED = 20_000
@@ -59,27 +61,8 @@ def resume(options: argparse.Namespace) -> int:
     """`centuria resume`: the rest of a run."""
     overrides = overrides_from(options)
     edited = load_job(options.job, overrides) if options.job is not None else None
-
-    def budget(cap: Pico | None) -> Pico | None:
-        if options.budget is None:
-            return cap
-        return None if options.budget is False else round(options.budget * DOLLAR)
-
-    def model(choice: ModelChoice) -> ModelChoice:
-        said = {"name": options.model, "provider": options.provider, "base_url": options.base_url}
-        return replace(choice, **{key: value for key, value in said.items() if value is not None})
-
-    launch = prepare_resume(
-        find_run(options.run, runs_root()),
-        os.environ,
-        only=_statuses(options.only),
-        edited=edited,
-        budget=budget,
-        tools_file=options.tools,
-        model=model,
-    )
-    limits = {key: getattr(options, key) for key in ("agents", "concurrency") if getattr(options, key) is not None}
-    launch = replace(launch, job=replace(launch.job, limits=replace(launch.job.limits, **limits)))
+    folder, only = find_run(options.run, runs_root()), _statuses(options.only)
+    launch = prepare_resume(folder, os.environ, only=only, edited=edited, overrides=overrides, tape=_tape(options))
     return _execute(launch, options)
 
 
@@ -111,29 +94,40 @@ def _statuses(only: str | None) -> frozenset[Status] | None:
 
 def _start(loaded: LoadedJob, options: argparse.Namespace) -> int:
     run_id, folder = Place(runs_root(), options.out).new(loaded.job.name)
-    origin = Origin(
-        job_file=str(loaded.path.absolute()) if loaded.path else None,
-        tools_file=str(options.tools.absolute()) if options.tools else None,
+    launch = prepare(
+        loaded,
+        os.environ,
+        run=run_id,
+        folder=folder,
+        rehearse=options.rehearse,
+        tools_file=options.tools,
+        tape=_tape(options),
     )
-    launch = prepare(loaded, os.environ, run=run_id, folder=folder, rehearse=options.rehearse, origin=origin)
     return _execute(launch, options)
+
+
+def _tape(options: argparse.Namespace) -> Tape:
+    if options.paced and options.replay is None:
+        raise ConfigurationError("--paced is for a replay.", remedy="Give it with --replay FILE.")
+    return Tape(options.record, options.replay, options.paced)
 
 
 def _execute(launch: Launch, options: argparse.Namespace) -> int:
     if launch.remark:
         print(f"centuria: {launch.remark}", file=sys.stderr)
-    if not options.yes and not launch.rehearse and not _agreed(launch):
+    free = launch.rehearse or launch.tape.replay is not None
+    if not options.yes and not free and not _agreed(launch):
         print("centuria: nothing was sent.", file=sys.stderr)
-        return 2
+        return USAGE
     run = Run(launch)
     report = asyncio.run(_show(run, options))
     assert run.stream is not None
     progress = run.stream.progress
     if options.json:
-        print(json.dumps(text.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
+        print(json.dumps(digest.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
         return report.exit_code
     print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
-    if launch.rehearse:
+    if launch.rehearse and launch.tape.replay is None:
         print(_expected(launch, progress), file=sys.stderr)
     _print_answer(report)
     return report.exit_code
@@ -154,7 +148,7 @@ def _agreed(launch: Launch) -> bool:
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         return True
     cap = launch.job.limits.budget
-    most = "without a cap" if cap is None else f"for ${cap / DOLLAR:.2f} at most"
+    most = "without a cap" if cap is None else f"for {dollars(cap)} at most"
     tasks = counted(len(launch.job.tasks), "task")
     print(f"{tasks} on {launch.endpoint.model}, {most}. Go on? [Y/n] ", end="", file=sys.stderr)
     sys.stderr.flush()
@@ -168,8 +162,7 @@ async def _show(run: Run, options: argparse.Namespace) -> Report:
     def begun(stream: Stream) -> None:
         register(run.launch.folder, runs_root(), run.launch.run)
         if not options.quiet:
-            view = live.live(stream) if sys.stderr.isatty() else plain.plain(stream)
-            views.append(asyncio.create_task(view))
+            views.append(asyncio.create_task(view_of(stream)))
 
     _take_signals(run)
     try:
@@ -180,6 +173,11 @@ async def _show(run: Run, options: argparse.Namespace) -> Report:
                 await view
 
 
+def view_of(feed: Feed) -> Coroutine[Any, Any, None]:
+    """The view that standard error can show: live on a terminal, else plain lines."""
+    return live.live(feed) if sys.stderr.isatty() else plain.plain(feed)
+
+
 def _take_signals(run: Run) -> None:
     """The first Ctrl-C stops the run and keeps what there is; the second ends the program there and then."""
     interrupts = 0
@@ -188,7 +186,7 @@ def _take_signals(run: Run) -> None:
         nonlocal interrupts
         interrupts += 1
         if interrupts > 1:
-            os._exit(130)
+            os._exit(INTERRUPTED)
         print("\ncenturia: stopping; partial results are kept (Ctrl-C again: at once)", file=sys.stderr)
         run.cancel(cause="interrupted")
 
@@ -201,7 +199,7 @@ def _print_answer(report: Report) -> None:
     answer = report.answer.rstrip()
     if len(answer) <= _MOST_PRINTED:
         if answer:
-            print(answer)
+            print(clean_text(answer) if sys.stdout.isatty() else answer)
         return
     name = "answer.md" if (report.folder / "answer.md").exists() else "table.csv"
     print(_nice(report.folder / name))

@@ -4,7 +4,7 @@ Everything is checked before a request is sent or a cent is spent; each error is
 """
 
 from centuria.config.doctor import Finding, check_price, diagnose
-from centuria.config.job import GOAL, SUMMARY_NAMES, LoadedJob, job_from_goal, job_from_prompt, load_job
+from centuria.config.job import GOAL, SUMMARY_NAMES, LoadedJob, job_from_goal, job_from_prompt, load_job, overridden
 from centuria.config.mcp_json import read_mcp_json
 from centuria.config.overrides import Overrides
 from centuria.config.presets import PRESETS, Preset
@@ -35,6 +35,7 @@ __all__ = [
     "job_schema",
     "load_job",
     "load_schema",
+    "overridden",
     "read_mcp_json",
     "read_rows",
     "resolve",

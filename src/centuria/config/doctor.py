@@ -1,6 +1,4 @@
-"""What can be told before anything is sent: key, base URL, model and price, as plain findings. Nothing is
-probed here.
-"""
+"""What can be told before anything is sent: key, base URL, model and price, as plain findings. Nothing is probed."""
 
 from __future__ import annotations
 
@@ -49,9 +47,7 @@ def diagnose(
     limits: Limits | None = None,
     prices: PriceTable | None = None,
 ) -> list[Finding]:
-    """Findings on the key, the base URL, the model and, where a table is given, its price. Never raises,
-    never sends.
-    """
+    """Findings on the key, the base URL, the model and, if a table is given, its price. Never raises, never sends."""
     try:
         resolved = resolve(choice, env)
     except ProviderError as error:

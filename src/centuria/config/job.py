@@ -1,6 +1,4 @@
-"""A job: from a TOML file, from a template and rows, or from one goal, to frozen settings. All checks, no
-money spent.
-"""
+"""A job: from a TOML file, a template and rows, or one goal, to frozen settings. All checks, no money spent."""
 
 from __future__ import annotations
 
@@ -54,9 +52,7 @@ SUMMARY_NAMES = ("job", "count", "total", "table", "top", "rows", "left_out", "l
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job, the model that it chose, and `prices` by model in dollars per million tokens
-    (`pricelist.load`).
-    """
+    """A job, the model that it chose, and `prices` by model in dollars per million tokens (`pricelist.load`)."""
 
     job: Job
     model: ModelChoice
@@ -86,11 +82,9 @@ class _Given:
 
 
 def load_job(path: Path, overrides: Overrides | None = None, *, env: Mapping[str, str] | None = None) -> LoadedJob:
-    """Read and check a job file and all that it names. `env` (default: the process's) fills `${VAR}` of tool
-    servers.
+    """Read and check a job file and all that it names. `env` (default: the process's) fills `${VAR}` of tool servers.
 
-    Raises `JobError` with all that is wrong, the first thing first, and `GraphError` for its tasks as a
-    whole.
+    Raises `JobError` with all that is wrong, the first thing first, and `GraphError` for its tasks as a whole.
     """
     raw = read_toml(path)
     stem = path.absolute().parent.name if path.stem == "job" else path.stem
@@ -110,9 +104,7 @@ def job_from_prompt(
     overrides: Overrides | None = None,
     env: Mapping[str, str] | None = None,
 ) -> LoadedJob:
-    """One task for each row of a file or list, as a job file with this `prompt` would have. Raises
-    `JobError`.
-    """
+    """One task for each row of a file or list, as a job file with this `prompt` would have. Raises `JobError`."""
     written = {"prompt": template, "id": id, "label": label, "system": system}
     raw = {"job": {key: value for key, value in written.items() if value is not None}}
     table = read_rows(rows) if isinstance(rows, Path) else rows_from(rows)
@@ -135,6 +127,16 @@ def job_from_goal(
     return _load(raw, desk, overrides or Overrides(), default_name=name)
 
 
+def overridden(job: Job, choice: ModelChoice, overrides: Overrides) -> tuple[Job, ModelChoice]:
+    """A job that was read before, with the model and the limits that flags or the API say now.
+
+    What its tasks are made of (rows, schema, merge) stays as it is. Raises `JobError`.
+    """
+    shape = _shaped(overrides.as_tables(), "the command line")
+    limits = replace(job.limits, **_written_limits(shape.limits))
+    return replace(job, limits=limits), replace(choice, **shape.model.model_dump(exclude_unset=True))
+
+
 def read_toml(path: Path) -> dict[str, Any]:
     """A TOML file. Raises `JobError`."""
     name = shown(path)
@@ -152,7 +154,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise JobError(f"{name} is nested too deeply.", remedy="Make it flatter.") from None
 
 
-# -- from the file's shape to settings -----------------------------------------------------------------------
+# -- from the file's shape to settings -------------------------------------------------------------------------------
 
 
 def _load(
@@ -175,7 +177,7 @@ def _load(
     if overrides.limit is not None and overrides.limit < 1:
         raise JobError("The limit of rows must be at least 1.", remedy="Leave it out for all rows.")
     problems = Problems(desk.file)
-    limits = _limits(shape.limits)
+    limits = Limits(**_written_limits(shape.limits))
     nothing: tuple[ToolServer, ...] = ()
     servers = _tried(problems, lambda: _servers(shape, desk), nothing)
     merge = _tried(problems, lambda: _merge(shape.merge, desk), Merge())
@@ -219,12 +221,13 @@ def _tried(problems: Problems, read: Callable[[], _T], fallback: _T) -> _T:
         return fallback
 
 
-def _limits(shape: LimitsShape) -> Limits:
+def _written_limits(shape: LimitsShape) -> dict[str, Any]:
+    """The fields of `Limits` that are written down."""
     written: dict[str, Any] = shape.model_dump(exclude_none=True)
     for key in ("budget", "agent_budget"):
         if key in written:
             written[key] = None if written[key] is False else pico(written[key])
-    return Limits(**written)
+    return written
 
 
 def _servers(shape: FileShape, desk: _Desk) -> tuple[ToolServer, ...]:

@@ -1,5 +1,4 @@
-"""The file of tool servers that MCP hosts share: `{"mcpServers": {NAME: {...}}}`, or `servers` as VS Code
-writes it.
+"""The file of tool servers that MCP hosts share: `{"mcpServers": {NAME: {...}}}`, or `servers` as VS Code writes it.
 
 Fields that other hosts keep for themselves are ignored. Sources: code.claude.com/docs/en/mcp,
 cursor.com/docs/context/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration.

@@ -1,6 +1,4 @@
-"""What flags and the API say over a job file: written in the job file's own shape, so that the same checks
-hold.
-"""
+"""What flags and the API say over a job file: written in the job file's own shape, so that the same checks hold."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""The providers that Centuria knows by name, and what is known of their models. Data only; sources beside
-each.
-"""
+"""The providers that Centuria knows by name, and what is known of their models. Data only; sources beside each."""
 
 from __future__ import annotations
 
@@ -13,9 +11,8 @@ LimitField = Literal["max_tokens", "max_completion_tokens"]
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A provider. `hosts` are its own; `keys` the variables that hold its key, the first one preferred;
-    `url_variable` holds another base URL; `shape` is how its keys begin ("" = not known); `models` how the
-    names of its models begin.
+    """A provider. `hosts` are its own; `keys` the variables that hold its key, the first one preferred; `url_variable`
+    holds another base URL; `shape` is how its keys begin ("" = not known); `models` how the names of its models begin.
     """
 
     name: str
@@ -66,8 +63,7 @@ PRESETS: tuple[Preset, ...] = (
         models=("kimi-", "gpt-", "claude-", "gemini-", "deepseek-"),
         get_key="https://www.holysheep.ai/register",
     ),
-    # platform.openai.com/docs/models/gpt-4.1; max_completion_tokens replaces max_tokens (API reference,
-    # chat/create).
+    # platform.openai.com/docs/models/gpt-4.1; max_completion_tokens replaces max_tokens (API reference, chat/create).
     Preset(
         "openai",
         "OpenAI",
@@ -110,8 +106,7 @@ PRESETS: tuple[Preset, ...] = (
         models=("gemini-",),
         get_key="https://aistudio.google.com/apikey",
     ),
-    # api-docs.deepseek.com: both forms of the base URL work; deepseek-chat and deepseek-reasoner ended in
-    # July 2026.
+    # api-docs.deepseek.com: both forms of the base URL work; deepseek-chat and deepseek-reasoner ended in July 2026.
     Preset(
         "deepseek",
         "DeepSeek",
@@ -158,8 +153,7 @@ PRESETS: tuple[Preset, ...] = (
 
 BY_NAME: Mapping[str, Preset] = {preset.name: preset for preset in PRESETS}
 
-#: How keys begin, and whose they are; the longest match counts. Sources: the providers' consoles, and secret
-#: scanners.
+#: How keys begin, and whose they are; the longest match counts. Sources: the providers' consoles, and secret scanners.
 KEY_OWNERS: Mapping[str, str] = {
     "sk-ant-": "Anthropic",
     "sk-or-": "OpenRouter",
@@ -208,8 +202,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("o1", 200_000, True),
     Family("o3", 200_000, True),
     Family("o4", 200_000, True),
-    # platform.claude.com/docs/en/about-claude/models; the OpenAI-compatible layer does not think unless asked
-    # to.
+    # platform.claude.com/docs/en/about-claude/models; the OpenAI-compatible layer does not think unless asked to.
     Family("claude-sonnet-4-6", 1_000_000, False),
     Family("claude-sonnet-5", 1_000_000, False),
     Family("claude-", 200_000, False),
@@ -243,7 +236,7 @@ SAMPLING = frozenset({"temperature", "top_p", "n", "presence_penalty", "frequenc
 #: Fields of a request that Centuria sets itself, or that change what a call costs: the cap could not hold.
 RESERVED: Mapping[str, str] = {
     **dict.fromkeys(("model", "messages", "tools", "stream", "stream_options"), "Centuria sets it"),
-    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "it belongs into [job] max_tokens"),
+    **dict.fromkeys(("max_tokens", "max_completion_tokens"), "it belongs in [job] max_tokens"),
     **dict.fromkeys(
         ("n", "best_of", "service_tier", "web_search_options", "plugins", "models", "modalities"),
         "it changes what a call costs, so the budget could not hold",

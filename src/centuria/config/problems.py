@@ -1,6 +1,4 @@
-"""What is wrong with a file, as sentences: each names the file, the table and the key, and says what to
-do.
-"""
+"""What is wrong with a file, as sentences: each names the file, the table and the key, and says what to do."""
 
 from __future__ import annotations
 
@@ -57,7 +55,7 @@ class Problems:
         lines = [f"Also: {text} {advice}".strip() for text, advice in others[: SHOWN - 1]]
         if len(others) >= SHOWN:
             lines.append(f"... and {len(others) - SHOWN + 1} more.")
-        raise JobError(message, remedy="\n".join([remedy, *lines]))
+        raise JobError(message, remedy="\n".join(line for line in (remedy, *lines) if line))
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -77,9 +75,7 @@ def quoted(text: object) -> str:
 
 
 def where(location: Sequence[int | str]) -> str:
-    """A place in the job file as its reader sees it: `[limits] agents`, `[[task]] number 2, needs, item
-    1`.
-    """
+    """A place in the job file as its reader sees it: `[limits] agents`, `[[task]] number 2, needs, item 1`."""
     parts = [part for part in location if part != "[key]"]
     if not parts:
         return "the file"

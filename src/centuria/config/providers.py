@@ -1,6 +1,4 @@
-"""From what the user chose and what the environment holds to one endpoint, or to a rehearsal because there is
-no key.
-"""
+"""From what the user chose and the environment holds to one endpoint, or to a rehearsal because there is no key."""
 
 from __future__ import annotations
 
@@ -29,9 +27,7 @@ DEFAULT = "moonshot"
 
 @dataclass(frozen=True, slots=True)
 class ModelChoice:
-    """What a job file, flags or the API say about the model; None is "not said". `key_env` is the name of a
-    variable.
-    """
+    """What a job file, flags or the API say about the model; None: not said. `key_env` is the name of a variable."""
 
     name: str | None = None
     provider: str | None = None
@@ -45,9 +41,7 @@ class ModelChoice:
 
 @dataclass(frozen=True, slots=True)
 class NoKey:
-    """There is no key, so the run is a rehearsal. `endpoint` is where it would have gone; `text` says what is
-    missing.
-    """
+    """There is no key, so the run is a rehearsal. `endpoint` is where it would have gone, `text` what is missing."""
 
     endpoint: Endpoint
     variables: tuple[str, ...]
@@ -68,9 +62,8 @@ def resolve(choice: ModelChoice, env: Mapping[str, str]) -> Endpoint | NoKey:
     """Which provider, URL, model and key: what is chosen, then the base URL's host, then the model's name,
     then the first provider whose key is set.
 
-    `CENTURIA_BASE_URL` and `CENTURIA_MODEL` stand in for what is not chosen. Raises `ProviderError`: an
-    unknown provider, a bad URL or key, a key or URL of another provider, a custom server without a URL or a
-    model.
+    `CENTURIA_BASE_URL` and `CENTURIA_MODEL` stand in for what is not chosen. Raises `ProviderError`: an unknown
+    provider, a bad URL or key, a key or URL of another provider, a custom server without a URL or a model.
     """
     if choice.key_env is not None:
         check_variable(choice.key_env, "[model] key_env")

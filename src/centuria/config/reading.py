@@ -1,6 +1,4 @@
-"""Files and the environment: bounded reads with one clear error each, and `${VAR}` in the settings of tool
-servers.
-"""
+"""Files and the environment: bounded reads with one clear error each, and `${VAR}` in the settings of tool servers."""
 
 from __future__ import annotations
 
@@ -23,9 +21,7 @@ _FOREIGN = re.compile(r"\$\{(input|file|command|config):[^}]*\}")
 
 
 def shown(path: Path) -> str:
-    """A file's name as messages show it: its last part, which is what the user wrote and nothing of the
-    machine.
-    """
+    """A file's name as messages show it: its last part, which is what the user wrote and nothing of the machine."""
     return path.name or str(path)
 
 
@@ -96,8 +92,7 @@ def check_unicode(value: Any, place: str) -> None:
 
 
 def expand(text: str, env: Mapping[str, str], *, folder: Path, place: str) -> str:
-    """`${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${workspaceFolder}` and `${userHome}` replaced, as MCP
-    hosts do.
+    """`${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${workspaceFolder}` and `${userHome}` replaced, as MCP hosts do.
 
     Raises `JobError` naming the variable that is not set, and one that only an editor could ask for. Sources:
     code.claude.com/docs/en/mcp (`.mcp.json`), code.visualstudio.com/docs/copilot/reference/mcp-configuration.

@@ -14,7 +14,7 @@ def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) 
     problems = Problems(file)
     for name in shape.task:
         if name not in tasks:
-            problems.add(f"[rehearsal.task] names {quoted(name)}, which is no task.", did_you_mean(name, tasks))
+            problems.add(f"[rehearsal.task] names {quoted(name)}, which is not a task.", did_you_mean(name, tasks))
     problems.check()
     written = shape.model_dump(exclude_none=True, include={"latency_ms", "chunk_ms", "seed"})
     return Rehearsal(

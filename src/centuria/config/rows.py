@@ -34,9 +34,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Which rows become tasks, and in what order. `order_by` is a column, with `-` before it for the largest
-    first.
-    """
+    """Which rows become tasks, and in what order. `order_by` is a column, with `-` before it for the largest first."""
 
     require: tuple[str, ...] = ()
     where: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
@@ -176,7 +174,7 @@ def _matches(value: Any, wanted: Sequence[Any]) -> bool:
     return any(value == item or _text(value).strip() == _text(item).strip() for item in wanted)
 
 
-# -- formats -------------------------------------------------------------------------------------------------
+# -- formats ---------------------------------------------------------------------------------------------------------
 
 
 def _csv(text: str, name: str, *, tabs: bool) -> Table:
@@ -273,9 +271,7 @@ def _object(value: Any, place: str) -> Row:
 
 
 def _uniform(name: str, rows: Sequence[Row], places: Sequence[str]) -> Table:
-    """All rows with the same columns, in the order of their first appearance; what is missing or null is
-    empty text.
-    """
+    """All rows with the same columns, in the order of their first appearance; what is missing or null is empty text."""
     columns = tuple(dict.fromkeys(key for row in rows for key in row))
     if not columns:
         raise JobError(f"{name or 'The list of rows'} has no columns.", remedy="Give each row at least one value.")

@@ -1,6 +1,4 @@
-"""JSON Schemas that answers must satisfy: read, and refused here rather than after the first answer was paid
-for.
-"""
+"""JSON Schemas that answers must satisfy: read, and refused here rather than after the first answer was paid for."""
 
 from __future__ import annotations
 

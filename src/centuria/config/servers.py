@@ -1,6 +1,4 @@
-"""Tool servers: `[tools.NAME]` of a job file, and those of a `tools_file`, as frozen `ToolServer`s with
-slugs.
-"""
+"""Tool servers: `[tools.NAME]` of a job file, and those of a `tools_file`, as frozen `ToolServer`s with slugs."""
 
 from __future__ import annotations
 
@@ -56,9 +54,7 @@ def servers_from(
 def with_slugs(
     servers: Sequence[ToolServer], *, own: Mapping[str, str] | None = None, file: str = ""
 ) -> tuple[ToolServer, ...]:
-    """The servers with slugs that differ: those given in `own`, then the built-ins' own, then derived
-    ones.
-    """
+    """The servers with slugs that differ: those given in `own`, then the built-ins' own, then derived ones."""
     problems = Problems(file)
     taken: dict[str, str] = {}
     for name, slug in (own or {}).items():
@@ -154,7 +150,7 @@ def _folder(written: str, folder: Path, key: str) -> Path:
         raise JobError(f"{key} holds a NUL character.", remedy="Remove it.")
     path = (folder / Path(written).expanduser()).resolve()
     if not path.is_dir():
-        raise JobError(f"{key} names {quoted(written)}, which is no folder.", remedy="Paths are relative to this file.")
+        raise JobError(f"{key} names {quoted(written)}, which is not a folder.", remedy="Paths are relative to this file.")
     return path
 
 
@@ -197,7 +193,7 @@ def remote(
     filled = {name: expand(value, env, folder=folder, place=f"headers {name}") for name, value in headers.items()}
     for name, value in filled.items():
         if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
-            raise JobError(f"headers {quoted(name)} is no header of one line.", remedy="Remove line breaks and colons.")
+            raise JobError(f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons.")
     return replace(server, url=_checked_url(expand(url, env, folder=folder, place="url"), "url"), headers=filled)
 
 

@@ -186,9 +186,7 @@ class TimeoutsShape(Shape):
 
 
 class ToolShape(Shape):
-    """One tool server: exactly one of `builtin`, `command`, `url`; or none, to tune a server of
-    `tools_file`.
-    """
+    """One tool server: exactly one of `builtin`, `command`, `url`; or none, to tune a server of `tools_file`."""
 
     builtin: Literal["file_read", "code_exec", "web_search"] | None = None
     command: File | None = None

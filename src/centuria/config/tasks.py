@@ -1,6 +1,4 @@
-"""Tasks from rows and from `[[task]]`s: prompts filled, ids checked, and a `spec` that changes when their
-text does.
-"""
+"""Tasks from rows and from `[[task]]`s: prompts filled, ids checked, and a `spec` that changes when their text does."""
 
 from __future__ import annotations
 
@@ -141,12 +139,11 @@ def _line(text: str) -> str:
     return " ".join(text.split())[:LONGEST_ID]
 
 
-# -- tasks as a whole ----------------------------------------------------------------------------------------
+# -- tasks as a whole ------------------------------------------------------------------------------------------------
 
 
 def check_graph(tasks: Sequence[Task], limits: Limits, *, file: str) -> tuple[tuple[str, ...], ...]:
-    """Refuse duplicates, unknown needs and cycles before anything runs; returns each task's needs, `"*"`
-    resolved.
+    """Refuse duplicates, unknown needs and cycles before anything runs; returns each task's needs, `"*"` resolved.
 
     Raises `GraphError`.
     """
@@ -162,8 +159,7 @@ def check_graph(tasks: Sequence[Task], limits: Limits, *, file: str) -> tuple[tu
 
 
 def with_specs(tasks: Sequence[Task], needs: Sequence[Sequence[str]], system: str) -> tuple[Task, ...]:
-    """The tasks with specs that also change when a task that they need changes, or when `"*"` stands for
-    others.
+    """The tasks with specs that also change when a task that they need changes, or when `"*"` stands for others.
 
     So a resume with an edited job runs again what is affected, and only that. The needs must hold no cycle.
     """

@@ -33,9 +33,7 @@ def is_local(host: str) -> bool:
 
 
 def is_private(host: str) -> bool:
-    """Whether a host is this machine or in a private network: by address, or by a name that no public host
-    can have.
-    """
+    """Whether a host is this machine or in a private network: by address, or by a name that no public host can have."""
     if is_local(host):
         return True
     try:
@@ -69,7 +67,7 @@ def check_base_url(url: str, source: str, *, allow_http: bool = False) -> str:
     if parts.username is not None or parts.password is not None:
         raise ProviderError(f"{source} holds a user name or password.", remedy="Put the key into its variable.")
     if parts.query or parts.fragment or url.endswith(("?", "#")):
-        raise ProviderError(f"{source} holds `?` or `#`.", remedy="Cut it there; keys belong into their variables.")
+        raise ProviderError(f"{source} holds `?` or `#`.", remedy="Cut it there; keys belong in their variables.")
     path = parts.path.rstrip("/")
     for route in _ROUTES:
         if path.endswith(route):
@@ -104,9 +102,7 @@ def _check_known(host: str, path: str, source: str) -> None:
 
 
 def check_variable(name: str, source: str) -> None:
-    """Refuse a `key_env` that is no name of a variable: most often it is the key itself, so it is not
-    repeated.
-    """
+    """Refuse a `key_env` that is no name of a variable: most often it is the key itself, so it is not repeated."""
     if not _VARIABLE.fullmatch(name) or owner_of(name) is not None:
         raise ProviderError(
             f"{source} must be the NAME of an environment variable, and is not one.",
@@ -117,8 +113,7 @@ def check_variable(name: str, source: str) -> None:
 def check_key(key: str, variable: str, preset: Preset, *, local: bool) -> None:
     """Refuse a key that cannot be right: empty, a placeholder, broken by copying, or another provider's.
 
-    `local`: the server is on this machine or in a private network, where any word may be a key. Raises
-    `ProviderError`.
+    `local`: the server is on this machine or in a private network, where any word may be a key. Raises `ProviderError`.
     """
     advice = f"Set {variable} to a key" + (f" from {preset.get_key}." if preset.get_key else ".")
     if not key.strip():

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from centuria.core.checking import TooMuchWork, bounded, errors_of
 from centuria.messages import safe_text
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON value")
+    raise ValueError(f"{name} is not a JSON value")
 
 
 def _kind(value: Any) -> str:
@@ -53,7 +54,8 @@ def _kind(value: Any) -> str:
 class ArgumentCheck:
     """A compiled schema: its own `$schema` dialect, else draft 2020-12; no remote references, no `format`.
 
-    A schema that is no schema holds nothing: the server itself must judge the arguments then.
+    A schema that is no schema, or takes too long to check, holds nothing: the server itself must judge then. Nor does a
+    pattern that needs look-around or back-references, which no linear search can have.
     """
 
     def __init__(self, schema: Mapping[str, Any]) -> None:
@@ -66,7 +68,7 @@ class ArgumentCheck:
         dialect = validator_for(dict(schema), default=Draft202012Validator)
         try:
             dialect.check_schema(dict(schema))
-            self._validator = dialect(dict(schema), registry=Registry())
+            self._validator = bounded(dialect)(dict(schema), registry=Registry())
         except (SchemaError, RecursionError):
             pass
 
@@ -77,9 +79,9 @@ class ArgumentCheck:
         if self._validator is None:
             return None
         try:
-            found = list(islice(_leaves(self._validator.iter_errors(arguments)), _MAX_COMPLAINTS))
-        except (Unresolvable, RecursionError):
-            return None  # it refers to what is not there, or to itself without end
+            found = list(islice(_leaves(errors_of(self._validator, arguments)), _MAX_COMPLAINTS))
+        except (Unresolvable, RecursionError, TooMuchWork):
+            return None  # it refers to what is not there, or to itself without end, or multiplies
         return "; ".join(map(_describe, found)) or None
 
 

@@ -24,9 +24,8 @@ _CLIPPED = 100
 class NewTask:
     """A task to add. `spec` is the hash of all that makes its text.
 
-    `needs` are ids of tasks in the graph or in the same batch; "*" stands for each of those that has no "*"
-    itself. `parent` is the task that made this one. `allow_failed`: run even where a need did not end as
-    `ok`.
+    `needs` are ids of tasks in the graph or in the same batch; "*" stands for each of those that has no "*" itself.
+    `parent` is the task that made this one. `allow_failed`: run even where a need did not end as `ok`.
     """
 
     id: str

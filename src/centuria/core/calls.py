@@ -3,9 +3,10 @@
 A call that is done is never sent again: `find` gives its answer. A call in doubt was opened and never closed,
 because the process ended; `resolve_in_doubt` closes it so that the books can only over-count.
 
-    open attempt 1 .. n  ->  done      there is an answer, replayed from now on failed    surely over, without
-    an answer: the next attempt may go lost      may have been served; its reservation stays held; the next
-    attempt may go unknown   a tool call that may have happened: replayed as such, never sent again
+    open attempt 1 .. n  ->  done      there is an answer, replayed from now on
+                             failed    surely over, without an answer: the next attempt may go
+                             lost      may have been served: its reservation stays held, the next attempt may go
+                             unknown   a tool call that may have happened: replayed as such, never sent again
 """
 
 from __future__ import annotations
@@ -64,8 +65,7 @@ def content_id(template: str, row: Mapping[str, Any], needs: Iterable[str]) -> s
 class TaskTotals:
     """All calls of a task, earlier runs and epochs included.
 
-    `attempts` are model requests sent, `steps` those of them that were answered; `cost` and `held` in
-    pico-dollars.
+    `attempts` are model requests sent, `steps` those of them that were answered; `cost` and `held` in pico-dollars.
     """
 
     attempts: int = 0
@@ -108,7 +108,7 @@ class CallLedger:
     def __init__(self) -> None:
         self._tasks: dict[str, _Task] = {}
 
-    # -- decisions -----------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def find(self, key: CallKey, fingerprint: str) -> CallClosed | None:
         """The answer to be replayed: a closure that is done or unknown. None: the call is to be sent.
@@ -135,7 +135,7 @@ class CallLedger:
         hold: int | None = None,
         reserved: Pico = 0,
         arguments: str = "",
-    ) -> list[Fact]:
+    ) -> list[CallOpened]:
         """`CallOpened` with the number of the next attempt; to be journaled before anything is sent.
 
         Raises `FingerprintMismatch`, and `ValueError` for a call that is done: it would be paid twice.
@@ -237,7 +237,7 @@ class CallLedger:
                 row.answer = replace(row.answer, completion=None, result=None, partial="", error="")
                 row.forgotten = True
 
-    # -- facts ---------------------------------------------------------------------------------------------
+    # -- facts --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         match event:
@@ -280,7 +280,7 @@ class CallLedger:
             steps=task.totals.steps + (opened.call == "model" and event.end == "done"),
         )
 
-    # -- queries -------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def fingerprint_of(self, key: CallKey) -> str | None:
         """The fingerprint that a call was first opened with, or None if it never was."""

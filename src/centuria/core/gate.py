@@ -19,9 +19,11 @@ from centuria.events import GateClosed, GateOpened
 
 #: Seconds within which a refusal would have come.
 ANSWER = 1.0
-#: A pace starts at this share of the rate that worked, and each request that waited for it adds this much (so it
-#: grows by about 2 % a second).
-_SHARE, _GROWTH = 0.85, 0.02
+#: A pace starts at this share of the rate that worked. Each request that waited for it adds so many a second: it
+#: grows by 10 % a second while it is a first guess, by 2 % once it was corrected.
+_SHARE, _FAST, _SLOW = 0.85, 0.1, 0.02
+#: Admissions that are remembered.
+_RECENT = 10_000
 
 
 @dataclass(slots=True)
@@ -33,6 +35,8 @@ class Gate:
     closings: int = 0
     ramp: int | None = None
     pace: Bucket | None = None
+    #: The pace was measured once, perhaps in a lull or a first short burst.
+    guess: bool = False
     #: Since the gate last opened: admitted and not yet accepted, in order of time.
     unanswered: dict[int, float] = field(default_factory=dict)
     #: Admitted within the last minute and not refused.
@@ -78,16 +82,17 @@ class Gate:
         self.ramp = 1
         self.unanswered.clear()
         if event.pace is not None:
+            self.guess = self.pace is None
             burst = max(2.0, event.pace / 20)
             self.pace = Bucket(event.pace, 1.0, burst, 1.0, event.at)
 
     def admitted(self, ticket: int, at: float, concurrency: int) -> None:
-        while self.recent and at - next(iter(self.recent.values())) >= MINUTE:
+        while self.recent and (at - next(iter(self.recent.values())) >= MINUTE or len(self.recent) >= _RECENT):
             del self.recent[next(iter(self.recent))]
         self.recent[ticket] = at
         if self.pace is not None:
             if self.pace.level_at(at) < self.pace.burst - 0.5:
-                self.pace.limit += _GROWTH
+                self.pace.limit += _FAST if self.guess else _SLOW
             self.pace.take(1, at)
         if self.ramp is not None:
             for old in [ticket for ticket, sent in self.unanswered.items() if at - sent >= ANSWER]:

@@ -13,14 +13,11 @@ from bisect import bisect_left, insort
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from centuria.core.batch import NewTask, place
 from centuria.events import Event, Fact, TaskAdded, TaskEnded, TaskReady, TaskReset, TaskStarted
-from centuria.messages import Outcome, Status
-
-#: waiting: for its needs · ready: may start · running · ended: has its one outcome
-TaskState = Literal["waiting", "ready", "running", "ended"]
+from centuria.messages import Outcome, Status, TaskState
 
 __all__ = ["NewTask", "TaskGraph", "TaskState"]
 
@@ -49,7 +46,7 @@ class TaskGraph:
         # Dependents of tasks that come later in the batch.
         self._early: dict[str, list[str]] = {}
 
-    # -- decisions -------------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def add(self, tasks: Sequence[NewTask]) -> list[Fact]:
         """Add the whole batch or nothing: `TaskAdded` for each, then what is ready or blocked at once.
@@ -92,16 +89,15 @@ class TaskGraph:
 
         `specs` are the new texts' hashes where they have changed.
 
-        Then `TaskReady` where all needs are `ok`; one whose need stays failed is blocked again. A dependent
-        that was ready and not started waits again; one that has ended keeps its outcome unless it is reset
-        too.
+        Then `TaskReady` where all needs are `ok`; one whose need stays failed is blocked again. A dependent that was
+        ready and not started waits again; one that has ended keeps its outcome unless it is reset too.
         """
         order = sorted(tasks, key=lambda task: self._node(task).added.index)
         changed = specs or {}
         events: list[Fact] = [self._applied(TaskReset(task, tasks[task], changed.get(task))) for task in order]
         return events + self._settle(order)
 
-    # -- how decisions are made ------------------------------------------------------------------------------
+    # -- how decisions are made ---------------------------------------------------------------------------------------
 
     def _settle(self, tasks: Iterable[str]) -> list[Fact]:
         """Make ready, or block, those of these tasks that wait for nothing open."""
@@ -144,7 +140,7 @@ class TaskGraph:
         self.apply(event)
         return event
 
-    # -- state -----------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """The only place where the graph changes."""
@@ -219,7 +215,7 @@ class TaskGraph:
             raise ValueError(f"there is no task {task!r}")
         return node
 
-    # -- questions: `ValueError` for an unknown id -----------------------------------------------------------
+    # -- questions: `ValueError` for an unknown id --------------------------------------------------------------------
 
     def __len__(self) -> int:
         return len(self._nodes)

@@ -53,7 +53,7 @@ class Ledger:
         #: Events were folded in since the lines were last in order.
         self._stale = False
 
-    # -- decisions -----------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def set_cap(self, node: str, cap: Pico | None, *, parent: str | None = None) -> list[Fact]:
         """Make a node, or change its cap (None: no cap of its own) and keep its totals.
@@ -79,7 +79,7 @@ class Ledger:
         """
         where = self._nodes.get(node)
         if where is None:
-            raise ValueError(f"{node} is no node of the tree of caps.")
+            raise ValueError(f"{node} is not a node of the tree of caps.")
         if amount < 0 or hold <= self.last_hold:
             raise ValueError(f"Hold {hold} over {amount}: negative, or its number was used before.")
         facts = self._line_up() if self._stale else []
@@ -136,7 +136,7 @@ class Ledger:
         self._change(event)
         return [event, *self._rearrange(ask.node.path)]
 
-    # -- the waiters ---------------------------------------------------------------------------------------
+    # -- the waiters --------------------------------------------------------------------------------------------------
 
     def _rearrange(self, changed: Iterable[Node]) -> list[Fact]:
         """Refuse and grant what a change at these nodes has decided; all others stand where they stood."""
@@ -208,7 +208,7 @@ class Ledger:
         room, node = min(rooms, key=lambda pair: pair[0])  # the nearest of equals
         return MoneyRefused(hold, ask.node.name, ask.amount, max(0, room), node.name)
 
-    # -- facts ---------------------------------------------------------------------------------------------
+    # -- facts --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
         """Fold one event that another ledger decided."""
@@ -258,7 +258,7 @@ class Ledger:
         except KeyError:
             raise JournalError(f"The journal speaks of the cap {name}, which was never set.") from None
 
-    # -- queries -------------------------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------------------------------
 
     def spent(self, node: str) -> Pico:
         """What the calls of this subtree cost. 0 for a node that is unknown, here and below."""

@@ -75,7 +75,7 @@ def _hashed_slug(name: str, turn: int) -> str:
 def qualify(slug: str, tool: str) -> str:
     """The name of a server's tool as every model sees it. Raises `ValueError`: a bad slug, no name."""
     if not is_slug(slug):
-        raise ValueError(f"{slug!r} is no slug: a to z, 0 to 9 and -, a letter first, 16 at most.")
+        raise ValueError(f"{slug!r} is not a slug: a to z, 0 to 9 and -, a letter first, 16 at most.")
     if not tool:
         raise ValueError(f"A tool of {slug} has no name.")
     name = f"{slug}__{_escape(tool)}"

@@ -29,7 +29,7 @@ def per_million(dollars: Decimal | float | str, *, what: str = "a price") -> Pic
         value = Decimal("NaN")
     if isinstance(dollars, bool) or not value.is_finite() or not 0 <= value <= _DEAREST:
         raise ConfigurationError(
-            f"{what} is {dollars!r}, which is no price.",
+            f"{what} is {dollars!r}, which is not a price.",
             remedy="Write dollars per million tokens, like 0.60.",
         )
     return int((value * 10**6).quantize(Decimal(1), rounding=ROUND_HALF_UP))

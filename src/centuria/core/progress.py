@@ -17,17 +17,16 @@ from centuria.core.measures import Sample, Span, Timeline, Tokens
 from centuria.core.rows import (
     CallsRow,
     CriticalPath,
-    Money,
+    MoneyRow,
     NoticeRow,
     ResourceRow,
     ServerRow,
     TaskRow,
     TaskRows,
-    TaskState,
     critical_path,
 )
 from centuria.core.tallies import AGENTS, RATE_SECONDS, CallTally, MoneyTally, SlotTally
-from centuria.messages import Pico, Status
+from centuria.messages import Pico, Status, TaskState
 
 _NOTICES = 200
 
@@ -47,6 +46,7 @@ class Progress:
     model: str = ""
     version: str = ""
     rehearsal: bool = False
+    replay: bool = False
     budget: Pico | None = None
     agents: int = 0
     concurrency: int = 0
@@ -105,7 +105,7 @@ class Progress:
             e.SlotLeft: self._slots.left,
             e.CapSet: self._money.cap_set,
             e.MoneyQueued: self._money.queued,
-            e.MoneyReserved: self._money.reserved_,
+            e.MoneyReserved: self._money.granted,
             e.MoneyRefused: self._money.refused,
             e.MoneySettled: self._money.settled,
             e.MoneyHeld: self._money.forfeited,
@@ -116,7 +116,7 @@ class Progress:
             e.ServerDown: self._server_down,
         }
 
-    # -- folding ---------------------------------------------------------------------------------------
+    # -- folding ------------------------------------------------------------------------------------------------------
 
     def record(self, record: e.Record) -> None:
         """Fold one fact in its place."""
@@ -129,11 +129,12 @@ class Progress:
         if handler is not None:
             handler(event, self.at)
 
-    # -- the run ---------------------------------------------------------------------------------------
+    # -- the run ------------------------------------------------------------------------------------------------------
 
     def _run_started(self, event: e.RunStarted, at: float) -> None:
         self.run, self.name, self.model, self.version = event.run, event.name, event.model, event.version
         self.rehearsal = event.rehearsal
+        self.replay = event.replay
         self.budget = self._money.cap = event.budget
         self.agents, self.concurrency = event.agents, event.concurrency
         self.status = "running"
@@ -184,7 +185,7 @@ class Progress:
     def _file_written(self, event: e.FileWritten, at: float) -> None:
         self.files[event.path] = event.task
 
-    # -- tasks -----------------------------------------------------------------------------------------
+    # -- tasks --------------------------------------------------------------------------------------------------------
 
     def _move(self, row: TaskRow, state: TaskState) -> None:
         if row.task in self._rows.tasks:
@@ -261,7 +262,7 @@ class Progress:
         if row.status is not Status.OK:
             self._loss += sign * (row.cost + row.held)
 
-    # -- servers ---------------------------------------------------------------------------------------
+    # -- servers ------------------------------------------------------------------------------------------------------
 
     def _server_up(self, event: e.ServerUp, at: float) -> None:
         row = self.servers.setdefault(event.slug, ServerRow(event.slug, event.server))
@@ -272,7 +273,7 @@ class Progress:
         row.up, row.reason = False, event.reason
         row.downs += 1
 
-    # -- reading ---------------------------------------------------------------------------------------
+    # -- reading ------------------------------------------------------------------------------------------------------
 
     @property
     def tasks(self) -> dict[str, TaskRow]:
@@ -332,9 +333,9 @@ class Progress:
         """The ids of the tasks without an outcome, in the order in which they were added."""
         return [task for task, row in self.tasks.items() if row.state != "ended"]
 
-    def money(self) -> Money:
+    def money(self) -> MoneyRow:
         money = self._money
-        return Money(money.spent, money.reserved, money.held, money.cap, self._loss, dict(money.phases))
+        return MoneyRow(money.spent, money.reserved, money.held, money.cap, self._loss, dict(money.phases))
 
     @property
     def money_waiting(self) -> int:

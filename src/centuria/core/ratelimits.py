@@ -14,7 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _NUMBER = re.compile(r"\s*(\d{1,15})(?:\.\d{0,9})?(?![\w.])", re.ASCII)
-_PART = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s|d)?")
+_PART = re.compile(
+    r"(\d{1,12}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s|d)?"
+)
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Above this a "reset" is a point in time: seconds since 1970, above the second one milliseconds.
 _EPOCH, _EPOCH_MS = 1e9, 1e12
@@ -22,7 +24,9 @@ _LONGEST = 1e9
 _MOST = 10**12
 
 _UNIT = r"(?:milliseconds?|ms|hours?|minutes?|mins?|seconds?|secs?|[smhd])?"
-_AGAIN = re.compile(rf"(?:again|retry) (?:after|in):? ((?:\d{{1,9}}(?:\.\d{{1,9}})?\s?{_UNIT}\s?){{1,4}})", re.IGNORECASE)
+_AGAIN = re.compile(
+    rf"(?:again|retry) (?:after|in):? ((?:\d{{1,9}}(?:\.\d{{1,9}})?\s?{_UNIT}\s?){{1,4}})", re.IGNORECASE
+)
 #: The first that is found names the limit; its order matters, because "TPD" may stand beside "rate limit".
 _KINDS = (
     ("concurrency", re.compile(r"\bconcurren(?:cy|t)", re.IGNORECASE)),

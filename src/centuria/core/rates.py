@@ -89,6 +89,10 @@ class Window:
     def wait(self, now: float) -> float:
         return self.ends - now if self.left is not None and self.left < 1 and now < self.ends else 0.0
 
+    def news(self, left: int, near: int, now: float) -> bool:
+        """Whether this changes what is left, where that is near its end."""
+        return left <= near and (self.left is None or now >= self.ends or left < self.left)
+
     def seen(self, left: int, ends: float, now: float) -> None:
         if left > 0:
             self.trust, self.waited = MINUTE, False
@@ -134,13 +138,16 @@ class Rates:
             waits.append((bucket.wait(_amount(name, tokens), now), _named(name, bucket)))
         return max(waits)
 
-    def limit(self, name: str) -> int | None:
-        bucket = self.buckets.get(name)
-        return None if bucket is None else int(bucket.limit)
+    def limits(self) -> dict[str, int]:
+        """The limits that are known, by name."""
+        return {name: int(bucket.limit) for name, bucket in self.buckets.items()}
 
-    def left(self, name: str, now: float) -> float | None:
+    def news(self, name: str, limit: int | None, left: int | None, share: float, now: float) -> bool:
+        """Whether this limit is another than the one that is known, or clearly less is left than was thought."""
         bucket = self.buckets.get(name)
-        return None if bucket is None else bucket.level_at(now)
+        if limit is not None and (bucket is None or self._lowest(name, limit) != int(bucket.limit)):
+            return True
+        return bucket is not None and left is not None and left < bucket.level_at(now) - max(1, share * bucket.burst)
 
     # Changing: from `apply` alone.
 
@@ -157,8 +164,7 @@ class Rates:
 
     def seen(self, name: str, limit: int | None, left: int | None, now: float) -> None:
         if limit is not None:
-            own = getattr(self.known, name)
-            limit = limit if own is None else min(own, limit)
+            limit = self._lowest(name, limit)
             old = self.buckets.get(name)
             if old is None or int(old.limit) != limit:
                 self._put(name, limit)
@@ -172,6 +178,10 @@ class Rates:
         self.window = Window()
         for bucket in self.buckets.values():
             bucket.at = None
+
+    def _lowest(self, name: str, limit: int) -> int:
+        own: int | None = getattr(self.known, name)
+        return limit if own is None else min(own, limit)
 
     def _put(self, name: str, limit: int) -> None:
         daily = name == "daily_tokens"

@@ -8,11 +8,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from centuria.core.measures import Sample, Tokens
-from centuria.messages import CallKey, Pico, Status
+from centuria.messages import CallKey, Pico, Status, TaskState
 
 _REASONS = 20
-
-TaskState = Literal["waiting", "ready", "running", "ended"]
 
 
 @dataclass(slots=True)
@@ -154,7 +152,7 @@ class NoticeRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Money:
+class MoneyRow:
     """The money of a run in pico-dollars. `loss` is what ended tasks that are not ok spent or hold."""
 
     spent: Pico

@@ -1,10 +1,8 @@
-"""SlotTable: who may run now, who waits, and who is next. Pure; for subagents, model calls and tool calls
-alike.
+"""SlotTable: who may run now, who waits, and who is next. Pure; for subagents, model calls and tool calls alike.
 
-A ticket is asked for and is granted, queued or rejected at once; it is left exactly once (twice is harmless).
-A resource has slots 0..limit-1. Agent *i* tries its home slots i, i+1, i+2 first, so that it tends to meet a
-warm session; where those are taken, any free slot is its own in the same step. No slot is free while anyone
-waits.
+A ticket is asked for and is granted, queued or rejected at once; it is left exactly once (twice is harmless). A
+resource has slots 0..limit-1. Agent *i* tries its home slots i, i+1, i+2 first, so that it tends to meet a warm
+session; where those are taken, any free slot is its own in the same step. No slot is free while anyone waits.
 
 The order in the queue:
 
@@ -51,9 +49,7 @@ class _Waiter:
 
 @dataclass(slots=True)
 class _Agent:
-    """One agent's part of one resource. `line` is a heap of (rank, arrival, ticket); gone tickets linger in
-    it.
-    """
+    """One agent's part of one resource. `line` is a heap of (rank, arrival, ticket); gone tickets linger in it."""
 
     in_service: int = 0
     waiting: int = 0
@@ -160,9 +156,7 @@ class _Resource:
         return waiter is not None and waiter.arrival == entry[1]
 
     def _show(self, name: str, agent: _Agent) -> None:
-        """Put the agent's first ticket into the queue as things are now; forget an agent that has nothing
-        here.
-        """
+        """Put the agent's first ticket into the queue as things are now; forget an agent that has nothing here."""
         while agent.line and not self._waits(agent.line[0]):
             heappop(agent.line)
         if agent.line:
@@ -186,8 +180,7 @@ class _Resource:
 
 
 class SlotTable:
-    """Every limited resource of a run. `ask`, `leave`, `set_limit` and `expire` decide, apply and return the
-    facts.
+    """Every limited resource of a run. `ask`, `leave`, `set_limit` and `expire` decide, apply and return the facts.
 
     `now` is any clock that never goes back, in seconds. `home_tries` is how many home slots are tried;
     `aging` is in seconds, `math.inf` for none; a resource's queue holds `queue_cap` tickets at most.
@@ -202,7 +195,7 @@ class SlotTable:
         self._resources: dict[str, _Resource] = {}
         self._tickets: dict[int, str] = {}
 
-    # -- decisions -------------------------------------------------------------------------------------------
+    # -- decisions ----------------------------------------------------------------------------------------------------
 
     def set_limit(self, resource: str, limit: int, reason: str, *, now: float) -> list[Fact]:
         """Give the resource this many slots; 0 pauses it. What is in service above it runs on."""
@@ -224,9 +217,8 @@ class SlotTable:
     ) -> list[Fact]:
         """Exactly one of `SlotGranted`, `SlotQueued`, `SlotRejected`.
 
-        `index` chooses the home slot. `deadline` is by when the wait must be over: at `deadline == now` the
-        ticket is granted at once or rejected. Raises `ValueError` for an unknown resource and for a ticket
-        that is in use.
+        `index` chooses the home slot. `deadline` is by when the wait must be over: at `deadline == now` the ticket is
+        granted at once or rejected. Raises `ValueError` for an unknown resource and for a ticket that is in use.
         """
         place = self._place(resource)
         if ticket in self._tickets:
@@ -281,12 +273,10 @@ class SlotTable:
         self.apply(event)
         return event
 
-    # -- state -----------------------------------------------------------------------------------------------
+    # -- state --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """The only place where the table changes. A resumed run is a new process: the tickets of the old are
-        gone.
-        """
+        """The only place where the table changes. A resumed run is a new process: the tickets of the old are gone."""
         if isinstance(event, SlotGranted):
             place = self._place(event.resource)
             place.dequeue(event.ticket)
@@ -321,7 +311,7 @@ class SlotTable:
             raise ValueError(f"no limit was set for {resource!r}")
         return place
 
-    # -- questions -------------------------------------------------------------------------------------------
+    # -- questions ----------------------------------------------------------------------------------------------------
 
     def resources(self) -> tuple[str, ...]:
         """In the order in which their limits were first set."""

@@ -166,7 +166,7 @@ class MoneyTally:
         if row is not None:
             row.owing += 1
 
-    def reserved_(self, event: e.MoneyReserved, at: float) -> None:
+    def granted(self, event: e.MoneyReserved, at: float) -> None:
         self._wait_over(event.hold)
         if event.hold not in self.holds:
             self.holds[event.hold] = _Hold(event.amount)

@@ -81,15 +81,31 @@ def nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
 def find_json(text: str) -> Any:
     """The one JSON value in a model's answer: the whole text, or what stands in a fence or between outer braces.
 
-    None where there is none.
+    None where there is none. Takes time in proportion to the text, whatever a model writes.
     """
     stripped = text.strip()
-    fence = re.search(r"```(?:json)?\s*\n(.*?)\n\s*```", stripped, re.DOTALL)
     start, end = stripped.find("{"), stripped.rfind("}")
-    candidates = [stripped, fence[1] if fence else "", stripped[start : end + 1] if 0 <= start < end else ""]
-    for candidate in candidates:
+    for candidate in (stripped, _fenced(stripped), stripped[start : end + 1] if 0 <= start < end else ""):
         try:
             return json.loads(candidate)
         except (ValueError, RecursionError):
             continue
     return None
+
+
+def _fenced(text: str) -> str:
+    """What stands in the first fence that is of JSON or of no language; a fence opens at the end of its line."""
+    inside: list[str] | None = None
+    language = ""
+    for line in text.split("\n"):
+        if inside is None:
+            after = line.rpartition("```")[2].strip().lower()
+            if line.count("```") % 2 and " " not in after:
+                inside, language = [], after
+        elif line.lstrip().startswith("```"):
+            if language in ("", "json"):
+                return "\n".join(inside)
+            inside = None
+        else:
+            inside.append(line)
+    return ""

@@ -29,7 +29,7 @@ _SAYINGS: dict[int, tuple[str, str]] = {
         "the file is damaged",
         "See what can be read: centuria show; then start a new run.",
     ),
-    sqlite3.SQLITE_NOTADB: ("this is no journal", "Name the folder of a run."),
+    sqlite3.SQLITE_NOTADB: ("this is not a journal", "Name the folder of a run."),
     sqlite3.SQLITE_CANTOPEN: (
         "it cannot be opened",
         "Check that the folder exists and that you may write to it.",

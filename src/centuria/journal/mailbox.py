@@ -1,9 +1,7 @@
-"""Commands from a second process to the run: small files in the run's folder, each put there whole and taken
-once.
+"""Commands from a second process to the run: small files in the run's folder, each put there whole and taken once.
 
-A second process must not write into the journal, which has one writer; so `centuria cancel` leaves a note
-here, and the run looks for notes. A command is a JSON object, such as `{"kind": "cancel"}` or `{"kind":
-"cancel", "task": "AAPL"}`.
+A second process must not write into the journal, which has one writer; so `centuria cancel` leaves a note here, and
+the run looks for notes. A command is a JSON object: `{"command": "cancel"}` or `{"command": "cancel", "task": "AAPL"}`.
 """
 
 from __future__ import annotations
@@ -50,13 +48,11 @@ def post_command(folder: Path, command: Mapping[str, Any]) -> None:
         draft.write_bytes(content)
         draft.rename(box / f"{name}.json")
     except OSError as error:
-        raise journal_error("told anything", folder, error) from error
+        raise journal_error("sent a command", folder, error) from error
 
 
 def take_commands(folder: Path) -> list[dict[str, Any]]:
-    """The commands that were left, oldest first; each is taken once. What is no command is removed, never an
-    error.
-    """
+    """The commands that were left, oldest first; each is taken once. What is no command is removed, never an error."""
     box = folder / FOLDER
     taken = []
     try:

@@ -14,9 +14,8 @@ from typing import Any
 from centuria.errors import JournalError
 from centuria.journal.faults import journal_error
 
-#: File systems that other machines reach too. SQLite's WAL needs memory shared between all processes that
-#: have the file open, which only exists on one machine (https://sqlite.org/wal.html, "all processes must be
-#: on the same host").
+#: File systems that other machines reach too. SQLite's WAL needs memory shared between all processes that have the file
+#: open, which only exists on one machine (https://sqlite.org/wal.html, "all processes must be on the same host").
 _NETWORK = re.compile(
     r"(fuse\.)?(nfs4?|cifs|smb[23]?|smbfs|ncpfs|afs|coda|ceph|lustre|gpfs|beegfs|glusterfs|pvfs2|orangefs"
     r"|davfs2?|sshfs|curlftpfs|s3fs|mountpoint-s3|rclone|gcsfuse|goofys|juicefs|seaweedfs)"
@@ -48,9 +47,7 @@ def network_file_system(path: Path, mounts: str) -> str | None:
 
 
 def refuse_network(folder: Path) -> None:
-    """Raises `JournalError` on a network file system. Where there is no /proc/mounts it cannot tell and says
-    nothing.
-    """
+    """Raises `JournalError` on a network file system. Without /proc/mounts it cannot tell and says nothing."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:

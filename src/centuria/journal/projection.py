@@ -30,8 +30,7 @@ INSERT INTO calls (task, epoch, turn, position, attempt, state, cost, prompt, ca
 error) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT DO UPDATE SET state = excluded.state, cost = excluded.cost, prompt = excluded.prompt,
 cached = excluded.cached, output = excluded.output, closed_at = excluded.closed_at, error = excluded.error"""
-# Attempts that surely cost nothing may hand their reservation on: the last row under it is the one that is
-# paid.
+# Attempts that surely cost nothing may hand their reservation on: the last row under it is the one that is paid.
 _PAID = "WHERE rowid = (SELECT max(rowid) FROM calls WHERE hold = ?)"
 _SETTLE = f"UPDATE calls SET cost = ?, held = 0 {_PAID}"  # noqa: S608
 _HOLD = f"UPDATE calls SET cost = 0, held = reserved {_PAID}"  # noqa: S608
@@ -88,9 +87,7 @@ def _statements(event: Event, record: Record) -> Iterator[Statement]:
 
 
 def _bound(value: Value) -> Value:
-    """What SQLite can hold: 64-bit integers, and text without lone surrogates or NUL (which would end it for
-    readers).
-    """
+    """What SQLite can hold: 64-bit integers, and text without lone surrogates or NUL (where readers would stop)."""
     if isinstance(value, str):
         return safe_text(value).replace("\0", "\N{REPLACEMENT CHARACTER}")
     if isinstance(value, int):

@@ -10,8 +10,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal
 
+from centuria.codec import decode
 from centuria.errors import JournalError
-from centuria.events import Record, TaskEnded, decode
+from centuria.events import Record, TaskEnded
 from centuria.journal.faults import is_damage, journal_error
 from centuria.journal.place import writer_of
 from centuria.journal.tables import Meta, check_file, connect, connect_to_read, no_journal, read_meta
@@ -23,8 +24,7 @@ CHUNK = 500
 
 @dataclass(frozen=True, slots=True)
 class CallRow:
-    """One attempt at a model or tool call. Money in pico-dollars, times in seconds since 1970; tokens None:
-    unknown.
+    """One attempt at a model or tool call. Money in pico-dollars, times in seconds since 1970; tokens None: unknown.
 
     `rerun` is 1 where sending it again is safe. `hold` numbers the reservation that paid for it.
     """
@@ -58,8 +58,7 @@ _RECORDS = "SELECT seq, at, CAST(event AS BLOB) FROM records WHERE seq > ? ORDER
 
 
 class JournalReader:
-    """A read-only view of one run's journal. It never blocks the writer, and makes or changes no file of the
-    run.
+    """A read-only view of one run's journal. It never blocks the writer, and makes or changes no file of the run.
 
     Use it as a context manager. All methods read what is committed at that moment.
     """

@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import quote
 
+from centuria.codec import SCHEMA
 from centuria.errors import JournalError
-from centuria.events import SCHEMA
 from centuria.journal.faults import journal_error, primary_code
 
 #: "cent": marks the file as a journal, for `file` and for us.
@@ -78,8 +78,7 @@ def connect(path: Path, *, write: bool = False, timeout: float = 5.0, immutable:
 def connect_to_read(path: Path) -> sqlite3.Connection:
     """A read-only connection that has been tried. Raises `sqlite3.Error`.
 
-    A WAL journal in a folder that cannot be written to is readable as it stands, once nothing is left in its
-    log.
+    A WAL journal in a folder that cannot be written to is readable as it stands, once nothing is left in its log.
     """
     connection = connect(path)
     try:
@@ -142,7 +141,7 @@ def read_meta(connection: sqlite3.Connection, path: Path) -> Meta:
 
 
 def no_journal(path: Path) -> JournalError:
-    return JournalError(f"{path} is no journal of Centuria.", remedy="Name the folder of a run; see: centuria runs.")
+    return JournalError(f"{path} is not a journal of Centuria.", remedy="Name the folder of a run; see: centuria runs.")
 
 
 def check_file(path: Path) -> None:

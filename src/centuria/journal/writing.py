@@ -12,8 +12,9 @@ from heapq import heappop, heappush
 from itertools import count
 from pathlib import Path
 
+from centuria.codec import SCHEMA, encode
 from centuria.errors import JournalError
-from centuria.events import SCHEMA, Record, encode
+from centuria.events import Record
 from centuria.journal.faults import journal_error
 from centuria.journal.opening import current_version, make, reopen
 from centuria.journal.place import WriterLock, refuse_network
@@ -41,8 +42,7 @@ class SqliteJournal:
     that hangs), `append` refuses from then on, as it does when the disk is full: what it took is still
     committed, and the run ends with an error that can be mended, rather than with the machine's memory.
 
-    Once a commit has failed nothing more is written: `append` and `durable` say why.
-    All that was committed stays.
+    Once a commit has failed nothing more is written: `append` and `durable` say why. All that was committed stays.
     """
 
     def __init__(
@@ -117,8 +117,7 @@ class SqliteJournal:
             raise
         return cls(path, meta, connection, lock, last_seq, queue_bytes)
 
-    # -- the loop's side
-    # -------------------------------------------------------------------------------------------
+    # -- the loop's side ----------------------------------------------------------------------------------------------
 
     def append(self, records: Sequence[Record]) -> None:
         if not records:
@@ -203,8 +202,7 @@ class SqliteJournal:
                     closer.set_result(None)
             self._closers.clear()
 
-    # -- the thread's side
-    # -----------------------------------------------------------------------------------------
+    # -- the thread's side --------------------------------------------------------------------------------------------
 
     def _ensure_thread(self) -> None:
         """Called under `_change`, for which the new thread then waits."""

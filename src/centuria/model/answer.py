@@ -14,7 +14,7 @@ from typing import Any
 
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Message, ToolCall, Usage, safe_text
-from centuria.model.failures import Complaint, blot, judge, read_complaint
+from centuria.model.failures import Complaint, as_text, blot, judge, read_complaint
 from centuria.model.sse import EventDecoder, ServerSentEvent
 from centuria.model.toolcalls import ToolCallMerger
 from centuria.model.usage import usage_from
@@ -26,6 +26,7 @@ DOCUMENT_CAP = 32 * 2**20
 #: Characters of text and reasoning together.
 TEXT_CAP = 32 * 2**20
 
+_BOM = b"\xef\xbb\xbf"
 _FINISHES = {
     "length": "length",
     "max_tokens": "length",
@@ -169,15 +170,17 @@ class AnswerDecoder:
     def _decide(self, data: bytes) -> bytes:
         """Wait for the first byte that is no white space; it tells a document from a stream."""
         data = self._head + data
-        start = data.removeprefix(b"\xef\xbb\xbf").lstrip()[:1]
-        if not start and len(data) < 65_536:
+        self._head = b""
+        if len(data) < len(_BOM) and _BOM.startswith(data):
             self._head = data
             return b""
-        self._decided, self._head = True, b""
-        if start in (b"{", b"["):
+        data = data.removeprefix(_BOM).lstrip()
+        if not data:
+            return b""
+        self._decided = True
+        if data[:1] in (b"{", b"["):
             self._document = []
-            data = data.removeprefix(b"\xef\xbb\xbf")
-        elif start == b"<":
+        elif data[:1] == b"<":
             raise self._rubbish("it is a web page")
         return data
 
@@ -213,7 +216,7 @@ class AnswerDecoder:
     def _chunk(self, chunk: Any, pieces: list[Piece], *, failed: bool, whole: bool) -> None:
         complaint = read_complaint(chunk)
         if complaint is None and failed:
-            complaint = Complaint("", json.dumps(chunk)[:500])
+            complaint = Complaint("", as_text(chunk)[:500])
         if complaint is not None:
             raise judge(200, complaint, secret=self._secret, partial=self.partial)
         if not isinstance(chunk, dict):

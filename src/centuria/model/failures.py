@@ -21,7 +21,8 @@ from centuria.messages import safe_text
 _KEY = re.compile(
     r"(?i)\b(?:bearer\s+)?(?:sk|pk|rk|gsk|xai|hf|key|aiza|nvapi|or)[-_][a-z0-9*._-]{6,}|\bbearer\s+\S+|\bAIza[\w-]{20,}"
 )
-_CONTROL = re.compile(r"[\x00-\x1f\x7f]+")
+#: Controls of either set, line separators and reversals of direction: none of them belongs into one line of an error.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
 _QUOTA = (
     "exceeded_current_quota",
     "insufficient_quota",
@@ -100,14 +101,22 @@ def read_complaint(value: Any) -> Complaint | None:
     if isinstance(error, str):
         return Complaint("", error)
     if not isinstance(error, dict):
-        return Complaint("", str(error))
+        return Complaint("", as_text(error))
     code, type_ = error.get("code"), error.get("type")
     kind = next((item for item in (type_, code) if isinstance(item, str) and item and item != "error"), "")
     if isinstance(code, str) and code != kind:
         kind = f"{kind}:{code}" if kind else code
     status = code if isinstance(code, int) and 100 <= code <= 599 else 0
     told = error.get("message") or error.get("detail") or ""
-    return Complaint(kind, told if isinstance(told, str) else json.dumps(told), status)
+    return Complaint(kind, told if isinstance(told, str) else as_text(told), status)
+
+
+def as_text(value: Any) -> str:
+    """A parsed value as JSON text; "" where it is nested so deeply that it could be read and cannot be written."""
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        return ""
 
 
 def judge(

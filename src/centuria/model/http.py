@@ -166,7 +166,7 @@ def _translate(error: Exception, host: str, connect_timeout: float | None = None
         case aiohttp.InvalidURL():
             return _no_address()
         case aiohttp.ClientResponseError():
-            return ModelUnavailable(f"{host} answered with something that is no HTTP.", kind="rubbish")
+            return ModelUnavailable(f"{host} answered with something that is not HTTP.", kind="rubbish")
         case ValueError():  # a header that HTTP cannot carry; the error's own text could show the key
             return ModelRefused(
                 "A header of the request is not legal.",
@@ -204,7 +204,7 @@ def _unconnected(error: Exception, host: str, connect_timeout: float | None) -> 
 
 def _no_address() -> ModelError:
     return ModelRefused(
-        "The base URL is no HTTP address.",
+        "The base URL is not an HTTP address.",
         kind="url",
         served=False,
         remedy="Set base_url to something like https://api.example.com/v1.",

@@ -20,14 +20,13 @@ from typing import Any
 from centuria.core.templates import fill, fill_all
 from centuria.errors import JobError, ModelUnavailable
 from centuria.ports import HttpRequest, HttpResponse
-from centuria.settings import Rehearsal, ScriptedTurn
+from centuria.settings import MERGE, Rehearsal, ScriptedTurn
 
 Variables = Callable[[str], Mapping[str, Any]]
 Body = Mapping[str, Any]
 
 #: Characters of a chunk: many small ones where they are paced, few where they are not.
 _PACED, _UNPACED = 24, 2_000
-MERGE = "merge"
 
 
 class _Unscriptable(Exception):

@@ -54,8 +54,7 @@ class Recording:
         try:
             self._file: BinaryIO = path.open("rb")
         except (OSError, ValueError) as error:
-            why = getattr(error, "strerror", None) or "no file can have this name"
-            raise ConfigurationError(f"The recording {path} cannot be read: {why}.") from None
+            raise _unreadable(path, error) from None
         try:
             self._index()
         except BaseException:
@@ -89,7 +88,7 @@ class Recording:
                 self._take(line, offset)
                 offset += len(line)
         except OSError as error:
-            raise ConfigurationError(f"The recording {self.path} cannot be read: {error.strerror}.") from None
+            raise _unreadable(self.path, error) from None
         except Damaged as why:
             raise ConfigurationError(
                 f"{self.path}, line {number}, is no line of a recording: {why}.",
@@ -119,6 +118,23 @@ class Recording:
         )
 
 
+def about_of(path: Path) -> Mapping[str, Any]:
+    """What a recording's first line tells of it; nothing where it tells nothing. Raises `ConfigurationError`."""
+    try:
+        with path.open("rb") as file:
+            found = read_line(file.readline(LINE_CAP))
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    except Damaged:
+        return {}  # whoever reads all of it will say what is wrong
+    return {} if isinstance(found, Exchange) else found
+
+
+def _unreadable(path: Path, error: Exception) -> ConfigurationError:
+    why = getattr(error, "strerror", None) or "no file can have this name"
+    return ConfigurationError(f"The recording {path} cannot be read: {why}.")
+
+
 class ReplayTransport:
     """Answers from a recording, byte for byte, in the chunks that were recorded; needs no key and no network.
 
@@ -143,6 +159,10 @@ class ReplayTransport:
         return self._send(request)
 
     async def aclose(self) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file."""
         self._recording.close()
 
     @asynccontextmanager

@@ -7,13 +7,14 @@ id or a new name under the same index, or a second whole object of arguments, st
 
 from __future__ import annotations
 
-import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from centuria.errors import ModelRefused
 from centuria.messages import ToolCall, safe_text
+from centuria.model.failures import as_text
 from centuria.model.wire import parse_object
 
 #: Calls of one turn. Providers accept 128 functions a request; more calls than that in one answer is a
@@ -21,15 +22,70 @@ from centuria.model.wire import parse_object
 CALLS_CAP = 256
 
 
+#: What tells where an object ends: its braces, and what may hide them.
+_MARKS = re.compile(r'\\.|["{}\\]', re.DOTALL)
+
+
+class _Object:
+    """Tells, as text arrives, whether it is one whole JSON object so far. Every character is looked at once, and
+    what may be an object is parsed once, when it closes."""
+
+    def __init__(self) -> None:
+        self._parts: list[str] = []
+        self._depth = 0
+        self._in_text = False
+        self._escaped = False
+        self._whole: bool | None = None
+
+    def add(self, text: str) -> None:
+        if self._whole is not None:  # it has closed, or never will be one
+            self._whole = self._whole and not text.strip()
+            return
+        self._parts.append(text)
+        if not self._depth:
+            text = text.lstrip()
+            if text and text[0] != "{":
+                self._whole = False
+                return
+        self._scan(text, 1 if self._escaped and text else 0)
+
+    @property
+    def whole(self) -> bool:
+        return bool(self._whole)
+
+    def _scan(self, text: str, start: int) -> None:
+        self._escaped = self._escaped and not text
+        for found in _MARKS.finditer(text, start):
+            mark = found[0]
+            if mark[0] == "\\":
+                self._escaped = len(mark) == 1
+            elif mark == '"':
+                self._in_text = not self._in_text
+            elif not self._in_text:
+                self._depth += 1 if mark == "{" else -1
+                if not self._depth:
+                    self._whole = not text[found.end() :].strip() and parse_object("".join(self._parts)) is not None
+                    return
+
+
 @dataclass(slots=True)
 class _Open:
     id: str = ""
     name: str = ""
     parts: list[str] = field(default_factory=list)
+    _object: _Object = field(default_factory=_Object)
+    _scanned: int = 0
 
     @property
     def arguments(self) -> str:
         return "".join(self.parts)
+
+    def whole(self) -> bool:
+        """Whether the arguments so far are one whole object; looked into only where it is asked."""
+        for part in self.parts[self._scanned :]:
+            self._object.add(part)
+        self._scanned = len(self.parts)
+        return self._object.whole
 
 
 class ToolCallMerger:
@@ -103,11 +159,11 @@ def _same(call: _Open, id_: str, name: str, arguments: str) -> bool:
     if (id_ and call.id and id_ != call.id) or (name and call.name and name != call.name):
         return False
     repeats = bool(name and call.name) and arguments.lstrip().startswith("{")
-    return not (repeats and parse_object(call.arguments) is not None)
+    return not (repeats and call.whole())
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else "" if value is None else str(value)
+    return value if isinstance(value, str) else "" if value is None else as_text(value)
 
 
 def _index(value: Any) -> int | None:
@@ -119,5 +175,5 @@ def _index(value: Any) -> int | None:
 def _arguments(value: Any) -> str:
     """Arguments as text; some servers send the object itself."""
     if isinstance(value, dict | list):
-        return json.dumps(value, ensure_ascii=False)
+        return as_text(value)
     return value if isinstance(value, str) else ""

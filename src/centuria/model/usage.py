@@ -44,6 +44,8 @@ def _including(raw: Mapping[str, Any]) -> Usage:
         details.get("cache_creation_tokens"),
         raw.get("cache_creation_input_tokens"),
     )
+    if raw.get("completion_tokens") is None and raw.get("total_tokens") is None:
+        raise ValueError(raw)
     output, total = _count(raw.get("completion_tokens")), _count(raw.get("total_tokens"))
     reasoning = _first(answer.get("reasoning_tokens"), raw.get("reasoning_tokens"))
     beside = cached + written

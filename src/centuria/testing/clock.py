@@ -1,15 +1,13 @@
-"""Virtual time: an asyncio event loop that jumps to the next timer when every task waits, instead of
-sleeping.
+"""Virtual time: an asyncio event loop that jumps to the next timer when every task waits, instead of sleeping.
 
 `loop.time()` starts where the test says and moves only from timer to timer, so a test of a 45-second time-out
 takes no time and gives the same answer always. Where nothing is ready and no timer is set nothing can ever
 happen again: `Deadlock` is raised and names what waits.
 
-What it is not for: sockets and subprocesses. They take real time, during which virtual time would run out;
-wait for them on an ordinary loop. `call_soon_threadsafe` works, but a thread that nobody announces counts for
-nothing: if all tasks wait for it, that is a deadlock. `run_in_executor` and `asyncio.to_thread` are
-announced: while such a call runs, the clock stands still and the loop really waits, so it takes no virtual
-time at all.
+What it is not for: sockets and subprocesses. They take real time, during which virtual time would run out; wait for
+them on an ordinary loop. `call_soon_threadsafe` works, but a thread that nobody announces counts for nothing: if all
+tasks wait for it, that is a deadlock. `run_in_executor` and `asyncio.to_thread` are announced: while such a call runs,
+the clock stands still and the loop really waits, so it takes no virtual time at all.
 
     def test_a_silent_stream_ends_after_thirty_seconds():
         async def main():
@@ -114,8 +112,7 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
         return 0
 
     def _fit_resolution(self) -> None:
-        # A timer runs when it is due before now + resolution; far from zero a nanosecond is less than a
-        # float's step.
+        # A timer runs when it is due before now + resolution; far from zero a nanosecond is less than a float's step.
         self._clock_resolution = max(1e-9, math.ulp(self._now))
 
 

@@ -1,25 +1,22 @@
-"""A journal without a disk, for tests: what is not durable can be held back, and a commit can be made to
-fail.
-"""
+"""A journal without a disk, for tests: what is not durable can be held back, and a commit can be made to fail."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 
+from centuria.codec import decode, encode
 from centuria.errors import JournalError
-from centuria.events import Record, decode, encode
+from centuria.events import Record
 
 _Line = tuple[int, float, bytes]
 
 
 class MemoryJournal:
-    """Behaves as `SqliteJournal` does. Records go through the codec: what comes back is what a disk would
-    give.
+    """Behaves as `SqliteJournal` does. Records go through the codec: what comes back is what a disk would give.
 
-    Commits at once, or, after `hold()`, only when `flush()` is called: then a test can show that nothing
-    depends on what is not durable. With `fail_at` the commit of the batch that holds this record fails, as
-    on a full disk.
+    Commits at once, or, after `hold()`, only when `flush()` is called: then a test can show that nothing depends on
+    what is not durable. With `fail_at` the commit of the batch that holds this record fails, as on a full disk.
     `MemoryJournal(journal.read())` is what a process finds that starts after a crash.
     """
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from centuria.messages import Usage
 
-# -- replies -------------------------------------------------------------------------------------------------
+# -- replies ----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,7 @@ class Text:
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """Tool calls, each a name and the JSON text of its arguments. `ids` None makes Kimi's
-    `functions.NAME:N`."""
+    """Tool calls, each a name and the JSON text of its arguments. `ids` None makes Kimi's `functions.NAME:N`."""
 
     calls: tuple[tuple[str, str], ...]
     ids: tuple[str, ...] | None = None
@@ -152,7 +151,7 @@ Reply = Answer | Document | HttpError | Raw | Verbatim | Written | Late | Cut | 
 Script = Callable[[dict[str, Any]], Reply]
 
 
-# -- the dialect ---------------------------------------------------------------------------------------------
+# -- the dialect -----------------------------------------------------------------------------------------------------
 
 
 def chunks(answer: Answer, body: Mapping[str, Any], usage: Usage, id_: str) -> list[bytes]:

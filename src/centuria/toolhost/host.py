@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
-from centuria.messages import ToolResult
+from centuria.messages import ToolResult, safe_text
 from centuria.ports import HostedTool, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
@@ -120,7 +120,7 @@ class McpToolHost:
                     remedy=f"Check {where}, or set `required = false` to go on without it.",
                 )
 
-    # -- the catalogue -----------------------------------------------------------------------------------------------
+    # -- the catalogue ------------------------------------------------------------------------------------------------
 
     def catalogue(self) -> Sequence[HostedTool]:
         """All tools of servers that have been up: in the order of the servers, then by name."""
@@ -183,7 +183,7 @@ class McpToolHost:
             slug=server.slug,
             server=server.name,
             tool=listed.name,
-            description=description.encode("utf-8", "replace").decode(),
+            description=safe_text(description),
             schema=listed.input_schema,
             key=manifest_key(server.name, listed.name, listed.input_schema),
             limit=server.tool_limits.get(listed.name, limit_of(server)),
@@ -192,7 +192,7 @@ class McpToolHost:
             timeout=server.timeout,
         )
 
-    # -- calls -------------------------------------------------------------------------------------------------------
+    # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
         tool = self._tools.get(name)

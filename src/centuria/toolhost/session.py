@@ -104,7 +104,7 @@ class Session:
             turned, self._turned = self._turned, asyncio.Event()
             turned.set()
 
-    # -- the owner ---------------------------------------------------------------------------------------------------
+    # -- the owner ----------------------------------------------------------------------------------------------------
 
     async def _own(self) -> None:
         loop = asyncio.get_running_loop()
@@ -183,7 +183,7 @@ class Session:
         last = self.wire.last_line[:300]
         return f"{what} Its last words: {last}" if last else what
 
-    # -- callers -----------------------------------------------------------------------------------------------------
+    # -- callers ------------------------------------------------------------------------------------------------------
 
     async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
         """Call one tool, `timeout` seconds from now at most.

@@ -208,7 +208,7 @@ def _next(reader: Any, lines: Lines) -> list[str] | None:
         return next(reader, None)
     except csv.Error as error:
         raise Refusal(
-            f"{lines.path} is no well-formed CSV near line {lines.number:,}: {error}. "
+            f"{lines.path} is not well-formed CSV near line {lines.number:,}: {error}. "
             "A quotation mark that is never closed is the usual cause."
         ) from None
 
@@ -235,12 +235,12 @@ def _json_rows(lines: Lines, notes: Notes) -> Iterator[Mapping[str, Any]]:
         try:
             value = json.loads(line, parse_constant=_no_constant)
         except (ValueError, RecursionError):
-            notes.add("A line is no JSON and is left out", lines.number)
+            notes.add("A line is not JSON and is left out", lines.number)
             continue
         if isinstance(value, dict):
             yield value
         else:
-            notes.add("A line is JSON but no object and is left out", lines.number)
+            notes.add("A line is JSON but not an object and is left out", lines.number)
 
 
 def _no_constant(name: str) -> Any:

@@ -185,7 +185,7 @@ def _sentence(error: OSError, path: str) -> str:
         case errno.ELOOP:
             return f'"{shown}" is a link that leads out of the readable folders, or it changed meanwhile.'
         case errno.ENOTDIR:
-            return f'"{shown}" leads through something that is no folder.'
+            return f'"{shown}" leads through something that is not a folder.'
         case errno.EACCES | errno.EPERM:
             return f'"{shown}" may not be read: the file\'s permissions do not allow it.'
         case errno.ENXIO:

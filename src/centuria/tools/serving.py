@@ -1,7 +1,6 @@
 """What the three servers share: a tool is a schema and a coroutine, and `serve` speaks MCP over stdio.
 
-The MCP package takes most of a second to import, so it is imported last: `--help` and a wrong flag answer
-at once.
+The MCP package takes most of a second to import, so it is imported last: `--help` and a wrong flag answer at once.
 """
 
 from __future__ import annotations

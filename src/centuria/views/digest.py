@@ -79,7 +79,7 @@ def lasted(row: TaskRow) -> float | None:
     return None if row.started_at is None or row.ended_at is None else row.ended_at - row.started_at
 
 
-# -- JSON ----------------------------------------------------------------------------------------------------
+# -- JSON ------------------------------------------------------------------------------------------------------------
 
 
 def usd(amount: Pico | None) -> float | None:
@@ -116,6 +116,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
         "name": progress.name,
         "model": progress.model,
         "rehearsal": progress.rehearsal,
+        "replay": progress.replay,
         "status": progress.status,
         "cause": progress.cause,
         "exit_code": progress.exit_code,

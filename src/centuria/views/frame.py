@@ -70,7 +70,10 @@ def _title(progress: Progress, now: float, width: int) -> Text:
     line = Text(_MARGIN)
     line.append(clean(progress.name or progress.run, max(8, width // 3)), "bold")
     line.append(f"  {clean(progress.model, 30)}", "bright_black")
-    if progress.rehearsal:
+    if progress.replay:
+        line.append("  ")
+        line.append(" REPLAY ", "black on yellow")
+    elif progress.rehearsal:
         line.append("  ")
         line.append(" REHEARSAL ", "black on yellow")
         if width >= 100:
@@ -174,7 +177,7 @@ def _longest_call(progress: Progress, now: float) -> str:
     return f"{clean(row.task, 24)} waits {seconds(now - at)} for {clean(call.name, 24)}"
 
 
-# -- agents --------------------------------------------------------------------------------------------------
+# -- agents ----------------------------------------------------------------------------------------------------------
 
 
 def act(row: TaskRow | None) -> str:
@@ -267,7 +270,7 @@ def _summary(rows: dict[int, TaskRow | None], width: int, most: int) -> list[Tex
     return lines
 
 
-# -- tools and notices ---------------------------------------------------------------------------------------
+# -- tools and notices -----------------------------------------------------------------------------------------------
 
 
 def _tools(progress: Progress, width: int) -> list[Text]:

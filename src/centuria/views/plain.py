@@ -84,7 +84,7 @@ class PlainView:
             self._write("more notices are in the report")
 
     def tick(self, now: float) -> None:
-        """Say where the run is; seldomer the longer it takes."""
+        """Say where the run is: less often, the longer it takes."""
         if self._progress.status != "running" or self._progress.phase != "work":
             return
         self._write(progress_line(self._progress, now))
@@ -96,6 +96,8 @@ class PlainView:
 def opening_line(progress: Progress) -> str:
     """What begins: the job, its size, its model, its cap."""
     rehearsal = "REHEARSAL (a scripted model, no key, no money): " if progress.rehearsal else ""
+    if progress.replay:
+        rehearsal = "REPLAY (recorded answers, no key, no money): "
     cap = progress.money().cap
     budget = "no cap" if cap is None else f"at most {dollars(cap)}"
     agents = min(progress.agents, len(progress.tasks)) or progress.agents

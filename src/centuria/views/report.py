@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from importlib.resources import files
 from itertools import islice
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any
 
 from centuria.core.measures import SPAN_KINDS, Sample, Span
@@ -23,19 +21,6 @@ _PLACE = "{{DATA}}"
 MOST_SPANS = 150_000
 MOST_FILES = 200
 _TEXT = 300
-
-
-def write_report(path: Path, progress: Progress) -> None:
-    """Write the report of a run to `path`, whole or not at all."""
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(report(progress))
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def report(progress: Progress) -> str:
@@ -63,6 +48,7 @@ def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
         "model": clean(progress.model, _TEXT),
         "version": clean(progress.version, 40),
         "rehearsal": progress.rehearsal,
+        "replay": progress.replay,
         "status": progress.status,
         "cause": clean(progress.cause, _TEXT * 2),
         "exit": progress.exit_code,

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Sequence
 from centuria.core.measures import Tokens
 from centuria.core.progress import Progress
 from centuria.messages import Status
-from centuria.views.digest import as_json as as_json
 from centuria.views.digest import causes, lasted, tool_lines
 from centuria.views.words import clean, counted, dollars, percent, seconds
 
@@ -64,6 +63,8 @@ def _headline(progress: Progress) -> str:
     line = f"{clean(progress.name or progress.run, 60)}: {status}, {clean(progress.model, 60)}"
     if progress.cause:
         line += f" ({clean(progress.cause, 300)})"
+    if progress.replay:
+        line += " · REPLAY: recorded answers, no key, no money"
     return line + (" · REHEARSAL: a scripted model, no key, no money" if progress.rehearsal else "")
 
 

@@ -19,6 +19,11 @@ def clean(text: str, most: int = 200) -> str:
     return shown if len(shown) <= most and len(text) <= most * 4 else shown[: most - 1].rstrip() + "…"
 
 
+def clean_text(text: str) -> str:
+    """Untrusted text of any number of lines, without anything that steers a terminal."""
+    return "".join(char for char in text if char in "\n\t" or unicodedata.category(char) not in _UNSHOWN)
+
+
 def dollars(amount: Pico) -> str:
     """$12.34; below a dollar as many digits as the amount needs, never $0.00 for more than nothing."""
     sign, amount = ("-", -amount) if amount < 0 else ("", amount)

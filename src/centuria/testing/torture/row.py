@@ -86,7 +86,8 @@ class Row:
         return (*streamed, "whole") if self.whole else streamed
 
     def steps(self, mode: Mode) -> tuple[Step, ...]:
-        return self.streamed if mode == "streamed" else self.whole
+        """The replies; where nothing is streamed, answers are documents."""
+        return self.streamed if mode == "streamed" else tuple(_as_whole(step) for step in self.whole)
 
 
 USAGE = Usage(prompt=21, output=7)
@@ -107,8 +108,8 @@ def failed(*errors: ErrorKind, requests: int | tuple[int, int] = 1, **more: Any)
 
 
 def both(name: str, kind: int, want: Want | tuple[Want, ...], *steps: Step, **more: Any) -> Row:
-    """The same replies in both modes; answers are documents where nothing is streamed."""
-    return Row(name, kind, _wants(want), steps, tuple(_as_whole(step) for step in steps), **more)
+    """The same replies in both modes."""
+    return Row(name, kind, _wants(want), steps, steps, **more)
 
 
 def streamed(name: str, kind: int, want: Want | tuple[Want, ...], *steps: Step, **more: Any) -> Row:
@@ -143,8 +144,7 @@ def _say(want: Want, row: Row) -> str:
         parts.append(f"{want.waits:g} s apart or more")
     if want.usage == "none":
         parts.append("no usage")
-    elif want.usage not in (None, USAGE):
-        assert not isinstance(want.usage, str) and want.usage is not None
+    elif want.usage is not None and want.usage != USAGE:
         cached = f" ({want.usage.cached} cached)" if want.usage.cached else ""
         parts.append(f"usage {want.usage.prompt}{cached} + {want.usage.output}")
     return ", ".join(parts)

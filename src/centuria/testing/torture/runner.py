@@ -160,7 +160,9 @@ class _Talk:
 
     async def _chat(self) -> ClientResult:
         try:
-            return await self._client.chat(self._upstream.base_url, KEY, self._messages, TOOLS, self._mode == "streamed")
+            return await self._client.chat(
+                self._upstream.base_url, KEY, self._messages, TOOLS, self._mode == "streamed"
+            )
         except Exception as error:  # the client's crash is what is to be found
             return ClientResult(error_kind="crash", said=f"{type(error).__name__}: {error}")
 
@@ -227,7 +229,9 @@ def _is_sound(body: bytes) -> bool:
     return isinstance(value, dict)
 
 
-def _parsed(arguments: str) -> Any:
+def _parsed(arguments: object) -> Any:
+    if not isinstance(arguments, str):  # an adapter is not bound by types
+        return f"no text but {arguments!r}"
     try:
         return json.loads(arguments)
     except ValueError:
@@ -249,5 +253,3 @@ def _count(usage: Usage | str | None) -> str:
 def _short(value: object) -> str:
     shown = ascii(value) if not isinstance(value, str) else json.dumps(value)
     return shown if len(shown) <= 90 else f"{shown[:60]}... ({len(shown)} characters)"
-
-

@@ -36,7 +36,12 @@ def part(name: str | None = None, arguments: Any = None, **more: Any) -> dict[st
 def used(usage: Any = None, choices: Any = ()) -> dict[str, Any]:
     """The chunk that holds nothing but the usage."""
     counts = COUNTED if usage is None else usage
-    return {"id": "c-1", "model": "kimi-k2.5", "choices": list(choices) if choices is not None else None, "usage": counts}
+    return {
+        "id": "c-1",
+        "model": "kimi-k2.5",
+        "choices": list(choices) if choices is not None else None,
+        "usage": counts,
+    }
 
 
 def events(*items: Any, done: bool = True) -> bytes:

@@ -7,7 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from centuria.testing.replies import Calls, Text
-from centuria.testing.torture.row import ANSWER, OK, USAGE, Forbidden, Row, Step, answered, both, called, streamed, whole
+from centuria.testing.torture.row import (
+    ANSWER,
+    OK,
+    USAGE,
+    Forbidden,
+    Row,
+    Step,
+    answered,
+    both,
+    called,
+    streamed,
+    whole,
+)
 from centuria.testing.torture.writing import chunk, paper, part, said, stream, text, tools, used
 from centuria.testing.upstream import Seen
 
@@ -25,67 +37,159 @@ def _fragments(name: str, *items: Any, want: Any = _TWO, kind: int = 33) -> Row:
 def _indexes() -> list[Row]:
     return [
         both("two parallel calls", 0, _TWO, Calls((("search", _A), ("search", _B)), usage=USAGE, piece=3)),
-        _fragments("two calls without an index",
-            tools(part("search", "", id="x1")), tools(part(arguments=_A)),
-            tools(part("search", "", id="x2")), tools(part(arguments=_B))),
-        _fragments("two calls, both index 0, whole",
-            tools(part("search", _A, id="x1", index=0)), tools(part("search", _B, id="x2", index=0))),
-        _fragments("two calls, both index 0, in fragments",
-            tools(part("search", "", id="x1", index=0)), tools(part(arguments=_A[:4], index=0)),
-            tools(part(arguments=_A[4:], index=0)), tools(part("search", "", id="x2", index=0)),
-            tools(part(arguments=_B[:4], index=0)), tools(part(arguments=_B[4:], index=0))),
-        _fragments("two calls, both index 0, no ids",
-            tools(part("search", _A, index=0)), tools(part("search", _B, index=0))),
-        _fragments("two calls in one chunk without an index", tools(part("search", _A, id="x1"), part("search", _B, id="x2"))),
-        _fragments("two calls, the index is null", tools(part("search", _A, id="x1", index=None)),
-            tools(part("search", _B, id="x2", index=None))),
-        _fragments("indexes that begin at 1", tools(part("search", _A, id="x1", index=1)),
-            tools(part("search", _B, id="x2", index=2))),
-        _fragments("indexes with a gap", tools(part("search", _A, id="x1", index=0)),
-            tools(part("search", _B, id="x2", index=7))),
-        _fragments("fragments that alternate between two calls",
-            tools(part("search", "", id="x1", index=0)), tools(part("search", "", id="x2", index=1)),
-            tools(part(arguments=_A[:5], index=0)), tools(part(arguments=_B[:5], index=1)),
-            tools(part(arguments=_A[5:], index=0)), tools(part(arguments=_B[5:], index=1))),
-        _fragments("indexes as strings", tools(part("search", "", id="x1", index="0")),
+        _fragments(
+            "two calls without an index",
+            tools(part("search", "", id="x1")),
+            tools(part(arguments=_A)),
+            tools(part("search", "", id="x2")),
+            tools(part(arguments=_B)),
+        ),
+        _fragments(
+            "two calls, both index 0, whole",
+            tools(part("search", _A, id="x1", index=0)),
+            tools(part("search", _B, id="x2", index=0)),
+        ),
+        _fragments(
+            "two calls, both index 0, in fragments",
+            tools(part("search", "", id="x1", index=0)),
+            tools(part(arguments=_A[:4], index=0)),
+            tools(part(arguments=_A[4:], index=0)),
+            tools(part("search", "", id="x2", index=0)),
+            tools(part(arguments=_B[:4], index=0)),
+            tools(part(arguments=_B[4:], index=0)),
+        ),
+        _fragments(
+            "two calls, both index 0, no ids", tools(part("search", _A, index=0)), tools(part("search", _B, index=0))
+        ),
+        _fragments(
+            "two calls in one chunk without an index", tools(part("search", _A, id="x1"), part("search", _B, id="x2"))
+        ),
+        _fragments(
+            "two calls, the index is null",
+            tools(part("search", _A, id="x1", index=None)),
+            tools(part("search", _B, id="x2", index=None)),
+        ),
+        _fragments(
+            "indexes that begin at 1",
+            tools(part("search", _A, id="x1", index=1)),
+            tools(part("search", _B, id="x2", index=2)),
+        ),
+        _fragments(
+            "indexes with a gap",
+            tools(part("search", _A, id="x1", index=0)),
+            tools(part("search", _B, id="x2", index=7)),
+        ),
+        _fragments(
+            "fragments that alternate between two calls",
+            tools(part("search", "", id="x1", index=0)),
+            tools(part("search", "", id="x2", index=1)),
+            tools(part(arguments=_A[:5], index=0)),
+            tools(part(arguments=_B[:5], index=1)),
+            tools(part(arguments=_A[5:], index=0)),
+            tools(part(arguments=_B[5:], index=1)),
+        ),
+        _fragments(
+            "indexes as strings",
+            tools(part("search", "", id="x1", index="0")),
             tools(part("search", "", id="x2", index="1")),
-            tools(part(arguments=_A, index="0")), tools(part(arguments=_B, index="1"))),
-        _fragments("the name and the id in every fragment", want=_ONE, *[
-            tools(part("search", piece, id="x1", index=0)) for piece in (_A[:3], _A[3:6], _A[6:])]),
-        _fragments("id and name are empty strings in later fragments", want=_ONE, *[
+            tools(part(arguments=_A, index="0")),
+            tools(part(arguments=_B, index="1")),
+        ),
+        _fragments(
+            "the name and the id in every fragment",
             tools(part("search", _A[:3], id="x1", index=0)),
-            tools({"index": 0, "id": "", "type": "", "function": {"name": "", "arguments": _A[3:]}})]),
-        _fragments("id and name are null in later fragments", want=_ONE, *[
+            tools(part("search", _A[3:6], id="x1", index=0)),
+            tools(part("search", _A[6:], id="x1", index=0)),
+            want=_ONE,
+        ),
+        _fragments(
+            "id and name are empty strings in later fragments",
             tools(part("search", _A[:3], id="x1", index=0)),
-            tools({"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": _A[3:]}})]),
-        _fragments("the id comes after the name", want=_ONE, *[
-            tools(part("search", _A[:3], index=0)), tools({"index": 0, "id": "x1", "function": {"arguments": _A[3:]}})]),
-        _fragments("tool_calls null or empty beside text", want=answered(), *[
-            chunk({"content": ANSWER, "tool_calls": None}, tool_calls=None), chunk({"tool_calls": []})]),
-        streamed("the call stands in the last chunk's message", 33, _ONE, stream(
-            {"choices": [{"index": 0, "finish_reason": "tool_calls",
-                          "message": {"role": "assistant", "tool_calls": [part("search", _A, id="x1", index=0)]}}]},
-            used())),
-    ]  # fmt: skip
+            tools({"index": 0, "id": "", "type": "", "function": {"name": "", "arguments": _A[3:]}}),
+            want=_ONE,
+        ),
+        _fragments(
+            "id and name are null in later fragments",
+            tools(part("search", _A[:3], id="x1", index=0)),
+            tools({"index": 0, "id": None, "type": None, "function": {"name": None, "arguments": _A[3:]}}),
+            want=_ONE,
+        ),
+        _fragments(
+            "the id comes after the name",
+            tools(part("search", _A[:3], index=0)),
+            tools({"index": 0, "id": "x1", "function": {"arguments": _A[3:]}}),
+            want=_ONE,
+        ),
+        _fragments(
+            "tool_calls null or empty beside text",
+            chunk({"content": ANSWER, "tool_calls": None}, tool_calls=None),
+            chunk({"tool_calls": []}),
+            want=answered(),
+        ),
+        streamed(
+            "the call stands in the last chunk's message",
+            33,
+            _ONE,
+            stream(
+                {
+                    "choices": [
+                        {
+                            "index": 0,
+                            "finish_reason": "tool_calls",
+                            "message": {"role": "assistant", "tool_calls": [part("search", _A, id="x1", index=0)]},
+                        }
+                    ]
+                },
+                used(),
+            ),
+        ),
+    ]
 
 
 def _arguments() -> list[Row]:
     odd = '{"q": "😀 \\u00fc \\"x\\" \\\\"}'
     return [
-        both("arguments with characters beyond ASCII, three at a time", 37, called(("search", json.loads(odd)), usage=USAGE),
-             Calls((("search", odd),), usage=USAGE, piece=3)),
+        both(
+            "arguments with characters beyond ASCII, three at a time",
+            37,
+            called(("search", json.loads(odd)), usage=USAGE),
+            Calls((("search", odd),), usage=USAGE, piece=3),
+        ),
         streamed("arguments as an object", 33, _ONE, stream(tools(part("search", {"q": "a"}, id="x", index=0)), *_END)),
-        whole("arguments as an object in a document", 33, _ONE,
-              paper(said({"tool_calls": [part("search", {"q": "a"}, id="x")]}, "tool_calls"))),
-        streamed("arguments null", 33, called(("search", ""), usage=USAGE),
-                 stream(tools({"index": 0, "id": "x", "function": {"name": "search", "arguments": None}}), *_END)),
+        whole(
+            "arguments as an object in a document",
+            33,
+            _ONE,
+            paper(said({"tool_calls": [part("search", {"q": "a"}, id="x")]}, "tool_calls")),
+        ),
+        streamed(
+            "arguments null",
+            33,
+            called(("search", ""), usage=USAGE),
+            stream(tools({"index": 0, "id": "x", "function": {"name": "search", "arguments": None}}), *_END),
+        ),
         both("no arguments", 33, called(("search", {}), usage=USAGE), Calls((("search", "{}"),), usage=USAGE)),
-        both("a text beside the calls", 0, called(A, text="I search.", usage=USAGE),
-             Calls((("search", _A),), text="I search.", usage=USAGE)),
-        both("an unknown tool is named", 0, called(("delete_all", {}), usage=USAGE), Calls((("delete_all", "{}"),), usage=USAGE)),
-        both("arguments that are no JSON", 0, (called(("search", "{'q': 1"), usage=USAGE), answered()),
-             Calls((("search", "{'q': 1"),), usage=USAGE), OK, forbids=(_ILLEGAL_ARGUMENTS,)),
-    ]  # fmt: skip
+        both(
+            "a text beside the calls",
+            0,
+            called(A, text="I search.", usage=USAGE),
+            Calls((("search", _A),), text="I search.", usage=USAGE),
+        ),
+        both(
+            "an unknown tool is named",
+            0,
+            called(("delete_all", {}), usage=USAGE),
+            Calls((("delete_all", "{}"),), usage=USAGE),
+        ),
+        both(
+            "arguments that are no JSON",
+            0,
+            (called(("search", "{'q': 1"), usage=USAGE), answered()),
+            Calls((("search", "{'q': 1"),), usage=USAGE),
+            OK,
+            forbids=(_ILLEGAL_ARGUMENTS,),
+        ),
+    ]
 
 
 def _lengths() -> list[Row]:
@@ -101,14 +205,20 @@ def _lengths() -> list[Row]:
 
 def _finishes() -> list[Row]:
     fine: tuple[str | None, ...] = ("", "STOP", "end_turn", "eos", "stop_sequence", "something_new")
-    rows = [both(f"finish_reason {reason!r} of a text", 35, answered(), Text(ANSWER, usage=USAGE, finish=reason))
-            for reason in fine if reason is not None]  # fmt: skip
+    rows = [
+        both(f"finish_reason {reason!r} of a text", 35, answered(), Text(ANSWER, usage=USAGE, finish=reason))
+        for reason in fine
+        if reason is not None
+    ]
     rows += [
         both(f"finish_reason {reason!r} of a tool call", 35, _ONE, Calls((("search", _A),), usage=USAGE, finish=reason))
         for reason in ("stop", "tool_use", "function_call", "TOOL_CALLS")
     ]
     none = stream(text(ANSWER), used())
-    missing = {"choices": [{"index": 0, "message": {"content": ANSWER}}], "usage": {"prompt_tokens": 21, "completion_tokens": 7}}
+    missing = {
+        "choices": [{"index": 0, "message": {"content": ANSWER}}],
+        "usage": {"prompt_tokens": 21, "completion_tokens": 7},
+    }
     rows += [
         Row("finish_reason null to the end", 35, (answered(),), (none,), (paper(said({"content": ANSWER}, None)),)),
         whole("finish_reason left out", 35, answered(), paper(missing)),
@@ -179,18 +289,37 @@ def _turns() -> list[Row]:
     no_ids = Calls(pair, ("", ""), usage=USAGE)
     thought = Calls(pair, reasoning="I need both.", usage=USAGE)
     return [
-        turns("Kimi's ids go back as they came", 34, Calls(pair, usage=USAGE),
-              _sends_back("functions.search:0", "functions.search:1")),
-        turns("ids of other providers go back as they came", 34, Calls(pair, ("call_ü 1", "x" * 200), usage=USAGE),
-              _sends_back("call_ü 1", "x" * 200)),
+        turns(
+            "Kimi's ids go back as they came",
+            34,
+            Calls(pair, usage=USAGE),
+            _sends_back("functions.search:0", "functions.search:1"),
+        ),
+        turns(
+            "ids of other providers go back as they came",
+            34,
+            Calls(pair, ("call_ü 1", "x" * 200), usage=USAGE),
+            _sends_back("call_ü 1", "x" * 200),
+        ),
         turns("ids that are empty", 34, no_ids, _NO_IDS),
-        turns("two calls with the same id", 34, Calls(pair, ("call_0", "call_0"), usage=USAGE),
-              _sends_back("call_0", "call_0")),
-        both("ids that repeat in every turn", 34, (_ONE, _ONE, answered()), again, again, OK,
-             forbids=(_sends_back("functions.search:0", "functions.search:0"),)),
+        turns(
+            "two calls with the same id",
+            34,
+            Calls(pair, ("call_0", "call_0"), usage=USAGE),
+            _sends_back("call_0", "call_0"),
+        ),
+        both(
+            "ids that repeat in every turn",
+            34,
+            (_ONE, _ONE, answered()),
+            again,
+            again,
+            OK,
+            forbids=(_sends_back("functions.search:0", "functions.search:0"),),
+        ),
         turns("reasoning goes back beside tool calls", 38, thought, _NO_REASONING, _EMPTY_CONTENT),
         turns("reasoning that is empty goes back too", 38, Calls(pair, usage=USAGE), _NO_REASONING, _EMPTY_CONTENT),
-    ]  # fmt: skip
+    ]
 
 
 def tool_calls() -> Sequence[Row]:

@@ -29,14 +29,26 @@ def _broken() -> list[Row]:
         streamed("reset in mid-answer, twice", 39, answered(requests=3), Cut(OLD), Cut(OLD, 0.9), OK),
         streamed("closed in mid-answer, without the last chunk", 39, _AGAIN, fin, OK),
         streamed("closed in mid-answer, as if it were the end", 39, _AGAIN, replace(fin, framing="close"), OK),
-        streamed("closed in the middle of a line", 36, _AGAIN,
-                 Raw((events(text(OLD.text))[:60],), framing="close", billed=USAGE), OK),
-        streamed("reset after the finish reason, before the usage", 36, answered(usage=None),
-                 stream(text(ANSWER), chunk(finish="stop"), done=False, end=False, after="reset")),
-        streamed("reset after the usage, before [DONE]", 36, answered(),
-                 stream(text(ANSWER), chunk(finish="stop"), used(), done=False, end=False, after="reset")),
-        streamed("reset after [DONE]", 36, answered(),
-                 stream(text(ANSWER, "stop"), used(), end=False, after="reset")),
+        streamed(
+            "closed in the middle of a line",
+            36,
+            _AGAIN,
+            Raw((events(text(OLD.text))[:60],), framing="close", billed=USAGE),
+            OK,
+        ),
+        streamed(
+            "reset after the finish reason, before the usage",
+            36,
+            answered(usage=None),
+            stream(text(ANSWER), chunk(finish="stop"), done=False, end=False, after="reset"),
+        ),
+        streamed(
+            "reset after the usage, before [DONE]",
+            36,
+            answered(),
+            stream(text(ANSWER), chunk(finish="stop"), used(), done=False, end=False, after="reset"),
+        ),
+        streamed("reset after [DONE]", 36, answered(), stream(text(ANSWER, "stop"), used(), end=False, after="reset")),
         streamed("nothing but [DONE]", 36, _AGAIN, stream(), OK),
         streamed("an empty stream", 36, _AGAIN, stream(done=False), OK),
         streamed("an empty stream for ever", 36, failed("unavailable", requests=(2, 6)), stream(done=False)),
@@ -45,12 +57,21 @@ def _broken() -> list[Row]:
         whole("an empty document", 36, _AGAIN, paper(b""), OK),
         both("204 and no body", 36, _AGAIN, Verbatim((b"HTTP/1.1 204 No Content\r\n\r\n",), after="keep"), OK),
         both("something that is no HTTP", 36, failed("unavailable", requests=(1, 6)), page),
-        both("headers of a megabyte", 36, failed("unavailable", "refused", requests=(1, 6)),
-             paper(said({"content": ANSWER}), headers=(("x-padding", "x" * 1_000_000),))),
-        both("the connection is closed after each answer", 36, (answered(), answered(requests=(1, 2))),
-             paper(said({"content": ANSWER}), after="close"), OK),
+        both(
+            "headers of a megabyte",
+            36,
+            failed("unavailable", "refused", requests=(1, 6)),
+            paper(said({"content": ANSWER}), headers=(("x-padding", "x" * 1_000_000),)),
+        ),
+        Row(
+            "the connection is closed after each answer",
+            36,
+            (answered(), answered(requests=(1, 2))),
+            (stream(text(ANSWER, "stop"), used(), after="close"), OK),
+            (paper(said({"content": ANSWER}), after="close"), OK),
+        ),
         both("a reset when a connection is used again", 36, (answered(), _AGAIN), OK, Reset(), OK),
-    ]  # fmt: skip
+    ]
 
 
 def _silent() -> list[Row]:
@@ -62,18 +83,39 @@ def _silent() -> list[Row]:
         streamed("silence after the headers", 36, _AGAIN, stream(done=False, end=False), OK),
         streamed("silence in mid-answer", 36, _AGAIN, Stall(OLD), OK),
         streamed("comments for ever, and no answer", 36, _AGAIN, Raw(comments * 80, gap=0.05, billed=USAGE), OK),
-        streamed("comments for ever after a few words", 36, _AGAIN,
-                 Raw((events(text("Old "), done=False), *comments * 80), gap=0.05, billed=USAGE), OK),
-        streamed("silence after the finish reason, before the usage", 36, answered(usage=None),
-                 stream(text(ANSWER, "stop"), done=False, end=False)),
+        streamed(
+            "comments for ever after a few words",
+            36,
+            _AGAIN,
+            Raw((events(text("Old "), done=False), *comments * 80), gap=0.05, billed=USAGE),
+            OK,
+        ),
+        streamed(
+            "silence after the finish reason, before the usage",
+            36,
+            answered(usage=None),
+            stream(text(ANSWER, "stop"), done=False, end=False),
+        ),
         streamed("silence after [DONE]", 36, answered(), stream(text(ANSWER, "stop"), used(), end=False)),
-        streamed("comments, then the answer", 36, answered(),
-                 Raw((*comments * 5, events(text(ANSWER, "stop"), used())), gap=0.02, billed=USAGE)),
-        whole("white space for a while, then the document", 36, answered(),
-              replace(paper(b""), pieces=(*(b"\n",) * 5, events(said({"content": ANSWER}), done=False)[6:]),
-                      gap=0.02, framing="chunked")),
+        streamed(
+            "comments, then the answer",
+            36,
+            answered(),
+            Raw((*comments * 5, events(text(ANSWER, "stop"), used())), gap=0.02, billed=USAGE),
+        ),
+        whole(
+            "white space for a while, then the document",
+            36,
+            answered(),
+            replace(
+                paper(b""),
+                pieces=(*(b"\n",) * 5, events(said({"content": ANSWER}), done=False)[6:]),
+                gap=0.02,
+                framing="chunked",
+            ),
+        ),
         both("an answer that is late", 36, slow, Late(OK, 0.1)),
-    ]  # fmt: skip
+    ]
 
 
 def _lines(rewrite: Callable[[bytes], Sequence[bytes]], answer: Answer = OK) -> Written:
@@ -119,8 +161,13 @@ def _split() -> list[Row]:
 def _framed() -> list[Row]:
     def row(name: str, **raw: object) -> Row:
         one, other = Raw((), **raw), replace(paper(b"", billed=None), **raw)  # type: ignore[arg-type]
-        return Row(name, 36, (answered(),), (Written(OK, _at_every(90), raw=one),),
-                   (Written(OK, _at_every(90), document=True, raw=other),))  # fmt: skip
+        return Row(
+            name,
+            36,
+            (answered(),),
+            (Written(OK, _at_every(90), raw=one),),
+            (Written(OK, _at_every(90), document=True, raw=other),),
+        )
 
     stream_body = events(text(ANSWER, "stop"), used())
     head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: %d\r\n\r\n" % len(stream_body)
@@ -142,23 +189,35 @@ def _framed() -> list[Row]:
         row("text/plain", content_type="text/plain; charset=latin-1"),
         row("no content type", content_type=None),
         row("the content type of the other form", content_type="application/octet-stream"),
-        Row("text/event-stream for a document, JSON for a stream", 36, (answered(),),
+        Row(
+            "text/event-stream for a document, JSON for a stream",
+            36,
+            (answered(),),
             (Written(OK, _at_every(90), raw=Raw((), content_type="application/json")),),
-            (Written(OK, _at_every(90), document=True, raw=Raw((), content_type="text/event-stream")),)),
+            (Written(OK, _at_every(90), document=True, raw=Raw((), content_type="text/event-stream")),),
+        ),
         both("gzip that breaks off", 36, _AGAIN, Written(OLD, _at_every(90), raw=Raw((), encoding="gzip-cut")), OK),
-        both("said to be gzip, and is not", 36, _GIVES_UP,
-             Raw((b"no gzip at all",), headers=(("content-encoding", "gzip"),), billed=USAGE)),
+        both(
+            "said to be gzip, and is not",
+            36,
+            _GIVES_UP,
+            Raw((b"no gzip at all",), headers=(("content-encoding", "gzip"),), billed=USAGE),
+        ),
         verbatim("slow headers", *by_byte(head), stream_body, gap=0.001),
         verbatim("chunk extensions and trailers", extended),
         verbatim("early hints before the answer", hints + head + stream_body),
         verbatim("a status line without a reason", nothing + stream_body),
         streamed("a document where a stream was asked for", 36, answered(), paper(said({"content": ANSWER}))),
         whole("a stream where a document was asked for", 36, answered(), stream(text(ANSWER, "stop"), used())),
-        both("200 and a web page", 36, _GIVES_UP,
-             Raw((b"<!DOCTYPE html><html>Welcome</html>",), content_type="text/html", billed=USAGE)),
+        both(
+            "200 and a web page",
+            36,
+            _GIVES_UP,
+            Raw((b"<!DOCTYPE html><html>Welcome</html>",), content_type="text/html", billed=USAGE),
+        ),
         both("200 and JSON of another kind", 36, _GIVES_UP, paper({"status": "ok"})),
         both("200 and text", 36, _GIVES_UP, paper(b"Hello there", content_type="text/plain")),
-    ]  # fmt: skip
+    ]
 
 
 def transport() -> Sequence[Row]:

@@ -1,0 +1,76 @@
+"""How many at once: additive increase, multiplicative decrease. Pure.
+
+A limit that is known is where it starts. One that is not starts at 5 and doubles for each window until the first
+refusal; from then on it rises by one for each window. A window is as many answers as the limit, counted while
+the limit was used up: what was never tried is not learned. While it doubles, it is enough that as many as the
+limit are being answered at once: refusals come before answers, and a crowd need not wait for whole answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+START = 5
+
+
+@dataclass(slots=True)
+class Aimd:
+    """`limit` is between 1 and `most`; `known` is where it starts; `stated` is what the upstream says is the most."""
+
+    most: int
+    known: int | None = None
+    stated: int | None = None
+    limit: int = field(init=False)
+    doubling: bool = field(init=False)
+    full: bool = False
+    answers: int = 0
+    #: In flight, and not refused.
+    accepted: int = 0
+
+    def __post_init__(self) -> None:
+        self.limit = min(self.most, max(1, START if self.known is None else self.known))
+        self.doubling = self.known is None
+
+    def first(self) -> str:
+        """The reason of the first limit."""
+        if self.limit == self.most:
+            return f"limits.concurrency = {self.most}"
+        if self.known is None:
+            return f"the account's limits are not known: {START} at first, doubling until it is refused"
+        return f"the account's concurrency is {self.known}"
+
+    def grown(self) -> tuple[int, str] | None:
+        """The next limit and its reason, when a window is full."""
+        ceiling = self.most if self.stated is None else min(self.most, self.stated)
+        if not self.full or self.limit >= ceiling:
+            return None
+        if self.doubling and max(self.answers, self.accepted) >= self.limit:
+            return min(ceiling, self.limit * 2), f"{self.limit} at once and no refusal"
+        if self.answers >= self.limit:
+            return min(ceiling, self.limit + 1), f"{self.answers} answers without a refusal"
+        return None
+
+    @property
+    def testing(self) -> bool:
+        """Whether it matters now that a request was accepted."""
+        return self.doubling and self.limit < self.most
+
+    def lowered(self, why: str) -> tuple[int, str] | None:
+        """Half as many, or what the upstream says is the most where we were above that; None where that is as it is."""
+        if self.stated is not None and self.stated < self.limit:
+            return max(1, self.stated), f"{why}; it states a concurrency of {self.stated}"
+        return (self.limit // 2, why) if self.limit > 1 else None
+
+    # Changing: from `apply` alone.
+
+    def set(self, limit: int) -> None:
+        self.limit, self.answers, self.full = limit, 0, False
+
+    def used(self, in_flight: int) -> None:
+        self.full = self.full or in_flight >= self.limit
+
+    def answered(self) -> None:
+        self.answers += self.full
+
+    def refused(self) -> None:
+        self.doubling, self.answers, self.full = False, 0, False

@@ -1,0 +1,76 @@
+"""What a resumed run does with each task: keep its outcome, go on, or begin afresh. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from centuria.core.calls import CallLedger
+from centuria.core.graph import TaskGraph
+from centuria.errors import JobError
+from centuria.messages import Outcome, Status
+from centuria.settings import Job
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePlan:
+    """Which tasks keep their outcome, which run again (id -> epoch), which are new, which the job no longer has."""
+
+    reused: Sequence[str]
+    resets: Mapping[str, int]
+    added: frozenset[str]
+    dropped: Sequence[Outcome]
+
+
+def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozenset[Status] | None = None) -> ResumePlan:
+    """Decide what a resumed run does: all that is not ok, or what had no end and `only` these statuses.
+
+    A task whose text changed, that failed although its conversation had come to its end, or that needs a result
+    which is made again, begins afresh (its epoch rises); all others go on where they were.
+    """
+    resets: dict[str, int] = {}
+    for task in job.tasks:
+        if task.id not in graph:
+            continue
+        known, outcome, epoch = graph.task(task.id), graph.outcome(task.id), calls.epoch(task.id)
+        if known.spec != task.spec:
+            if sorted(graph.needs(task.id)) != sorted(_expanded(task.needs, job, task.id)):
+                raise JobError(
+                    f"The needs of task {task.id!r} have changed.", remedy="Start a new run, or keep its needs."
+                )
+            resets[task.id] = epoch + 1
+        elif outcome is None:
+            resets[task.id] = epoch
+        elif outcome.status is not Status.OK and (only is None or outcome.status in only):
+            ended = outcome.status is Status.FAILED and calls.last_key_done(task.id, epoch)
+            resets[task.id] = epoch + 1 if ended else epoch
+    _spread(resets, graph, calls)
+    current = {task.id for task in job.tasks}
+    return ResumePlan(
+        reused=[task for task in current if task in graph and task not in resets],
+        resets={task: epoch for task, epoch in resets.items() if task in current},
+        added=frozenset(current - set(graph.ids())),
+        dropped=[
+            Outcome(task, Status.SKIPPED, "the job no longer has it")
+            for task in graph.unfinished()
+            if task not in current
+        ],
+    )
+
+
+def _expanded(needs: Sequence[str], job: Job, task: str) -> list[str]:
+    if "*" not in needs:
+        return list(needs)
+    return [other.id for other in job.tasks if "*" not in other.needs and other.id != task]
+
+
+def _spread(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> None:
+    """Whatever was made of a result that is made again, is made again."""
+    queue = list(resets)
+    while queue:
+        for dependent in graph.dependents(queue.pop()):
+            begun = calls.totals(dependent).attempts > 0
+            if dependent in resets or (graph.outcome(dependent) is None and not begun):
+                continue
+            resets[dependent] = calls.epoch(dependent) + (1 if begun else 0)
+            queue.append(dependent)
