@@ -48,7 +48,7 @@ class CannotMeasure(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One process. `wall`, `cpu_ms` (an agent) are those of the measured window; `whole_*` of the process, exec to exit."""
+    """One process. `wall` and `cpu_ms` (an agent) are of the window, `whole_*` of the process, exec to exit."""
 
     wall: float
     cpu_ms: float
@@ -244,7 +244,7 @@ def table(results: Results) -> str:
     for workload, agents in dict.fromkeys((row.workload, row.agents) for row in results.rows):
         rows = [row for row in results.rows if (row.workload, row.agents) == (workload, agents)]
         floor = next(row.cpu_ms for row in rows if row.system == "floor")
-        once = ", once, as information" if rows[0].rounds == 1 else ""
+        once = ", once, as information" if agents == MANY else ""
         lines += ["", f"({workload}) {agents:,} agents: {WORKLOADS[workload]}{once}", ""]
         cells = [head] + [
             (

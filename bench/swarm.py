@@ -1,4 +1,4 @@
-"""Centuria, through its public `Swarm`, with everything on: journal with durable commits, ledger with a price, slots."""
+"""Centuria through its public `Swarm`, with everything on: durable commits, a ledger with a price, slots, tools."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from worker import MODEL, PROMPT, SYSTEM, Arguments, Window, arguments, report
 
 from centuria import Record, Status, Swarm
-from centuria.events import CallOpened, PhaseStarted, TaskEnded
+from centuria.events import PhaseStarted, TaskEnded
 
 import_s = time.perf_counter() - began
 _BUILD = Path(__file__).parent / "build"
@@ -54,7 +54,7 @@ concurrency = {agents}
 
 async def follow(swarm: Swarm, job: Path, agents: int) -> tuple[Window, int, int]:
     """Run a job: its window from the start of its work to its last outcome, agents that ended ok, and its records."""
-    window, ok, open_, records, first_call = Window(), 0, agents, 0, False
+    window, ok, open_, records = Window(), 0, agents, 0
     async for item in swarm.stream(job):
         if not isinstance(item, Record):
             continue
@@ -62,14 +62,11 @@ async def follow(swarm: Swarm, job: Path, agents: int) -> tuple[Window, int, int
         match item.event:
             case PhaseStarted(phase="work"):
                 window = Window()
-            case CallOpened():
-                first_call = True
             case TaskEnded(outcome=outcome):
                 ok += outcome.status is Status.OK and outcome.cost > 0
                 open_ -= 1
                 if not open_:
                     window.close()
-    assert first_call
     return window, ok, records
 
 

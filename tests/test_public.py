@@ -25,6 +25,7 @@ NAMES = [
     "TextDelta",
     "Usage",
     "__version__",
+    "run_sync",
 ]
 
 
@@ -35,7 +36,7 @@ def test_the_public_names_are_these() -> None:
 def test_every_public_name_is_found_and_documented() -> None:
     for name in NAMES:
         value = getattr(centuria, name)
-        assert name == "__version__" or (inspect.isclass(value) and inspect.getdoc(value)), name
+        assert name == "__version__" or (callable(value) and inspect.getdoc(value)), name
 
 
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:

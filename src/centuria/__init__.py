@@ -25,6 +25,7 @@ _PUBLIC = {
     "BudgetExceeded": "errors",
     "GraphError": "errors",
     "JournalError": "errors",
+    "run_sync": "swarm",
 }
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "TextDelta",
     "Usage",
     "__version__",
+    "run_sync",
 ]
 
 if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are one
@@ -50,7 +52,7 @@ if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are o
     from centuria.messages import Outcome, Status, Usage
     from centuria.run import Report
     from centuria.stream import Gap
-    from centuria.swarm import Swarm
+    from centuria.swarm import Swarm, run_sync
 
 
 def __getattr__(name: str) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from centuria.errors import ConfigurationError, JournalError
@@ -107,14 +110,31 @@ def file_stem(identity: str) -> str:
     return f"{likeness or 'task'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
+def file_stems(identities: Sequence[str]) -> dict[str, str]:
+    """A file name for each identity; no two are one file, also where case does not count (macOS, Windows)."""
+    crowd = Counter(file_stem(identity).casefold() for identity in identities)
+    stems: dict[str, str] = {}
+    taken: set[str] = set()
+    for identity in identities:
+        stem = file_stem(identity)
+        if crowd[stem.casefold()] > 1:
+            stem = f"{stem[:80]}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:32]}"
+        while stem.casefold() in taken:
+            stem += "_"
+        taken.add(stem.casefold())
+        stems[identity] = stem
+    return stems
+
+
 def find_run(name: str, root: Path) -> RunFolder:
     """The run that a user means: a folder, an id, the unique start of one, or `last`.
 
     `root` is the folder of runs. Raises `ConfigurationError` naming what there is.
     """
     as_path = Path(name)
-    if (as_path / JOURNAL).is_file():
-        return RunFolder(as_path)
+    with suppress(OSError, ValueError):  # what cannot be a path is no folder
+        if (as_path / JOURNAL).is_file():
+            return RunFolder(as_path)
     runs = list_runs(root)
     if name == "last" and runs:
         return runs[-1]

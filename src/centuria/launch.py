@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit, urlunsplit
 
 from centuria import __version__, pricelist
 from centuria.config import (
@@ -24,7 +26,9 @@ from centuria.config import (
 )
 from centuria.core.prices import Price
 from centuria.errors import ConfigurationError, JournalError
+from centuria.events import RunStarted
 from centuria.folder import RunFolder, file_stem
+from centuria.journal import JournalReader
 from centuria.messages import Status
 from centuria.model.exchange import secret_name, secrets_in
 from centuria.model.replay import about_of
@@ -32,6 +36,8 @@ from centuria.settings import MERGE, Endpoint, Job, ToolServer
 
 _FILE = "job.json"
 _SCHEMA = 1
+#: Long, without a break, and with digits among the letters.
+_KEY_LIKE = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+=.\-]{16,}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +81,8 @@ class Launch:
     resume: Resume | None = None
     remark: str = ""
     tape: Tape = field(default_factory=Tape)
+    #: Values of the environment that could be keys: tool servers' arguments may have been filled with them.
+    confidential: frozenset[str] = field(default=frozenset(), repr=False)
 
     @property
     def about(self) -> dict[str, Any]:
@@ -100,7 +108,8 @@ class Launch:
 
     def save(self) -> None:
         """Write `job.json` into the run's folder, without keys and without values that could be keys."""
-        servers = tuple(replace(server, env={}, headers={}) for server in self.job.servers)
+        known = self.confidential | self.secrets
+        servers = tuple(_without_keys(server, known) for server in self.job.servers)
         saved = _Saved(
             schema=_SCHEMA,
             run=self.run,
@@ -109,7 +118,9 @@ class Launch:
             prices=dict(self.prices or {}),
             origin=self.origin,
             rehearse=self.rehearse,
-            secret_servers=tuple(server.slug for server in self.job.servers if server.env or server.headers),
+            secret_servers=tuple(
+                whole.slug for whole, kept in zip(self.job.servers, servers, strict=True) if whole != kept
+            ),
             replay=_absolute(self.tape.replay),
         )
         self.folder.write(_FILE, _adapter().dump_json(saved, indent=1).decode())
@@ -133,6 +144,28 @@ def _adapter() -> Any:
     from pydantic import TypeAdapter
 
     return TypeAdapter(_Saved)
+
+
+def _without_keys(server: ToolServer, known: Set[str]) -> ToolServer:
+    """A server without what could be a key; where it was reached by one, without its arguments and query."""
+    server = replace(server, env={}, headers={})
+    texts = (server.command or "", server.url or "", *server.args)
+    flags = (arg.partition("=")[0] for arg in server.args if arg.startswith("-"))
+    told = any(value and value in text for value in known for text in texts) or any(
+        secret_name(flag.strip("-")) for flag in flags
+    )
+    if server.url is not None:
+        parts = urlsplit(server.url)
+        bare = urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
+        return replace(server, url=bare, args=() if told else server.args)
+    return replace(server, args=()) if told else server
+
+
+def _confidential(env: Mapping[str, str]) -> frozenset[str]:
+    """The values of the environment that could be keys, by their variable's name or by their looks."""
+    return frozenset(
+        value for name, value in env.items() if len(value) >= 8 and (secret_name(name) or _KEY_LIKE.fullmatch(value))
+    )
 
 
 def new_run_id(name: str, now: float) -> str:
@@ -179,6 +212,7 @@ def prepare(
         origin=Origin(_absolute(loaded.path), _absolute(tools_file)),
         remark=remark,
         tape=tape,
+        confidential=_confidential(env),
     )
 
 
@@ -238,7 +272,7 @@ def prepare_resume(
 
     What began as a replay goes on as one. Raises `ConfigurationError`, `JournalError`.
     """
-    saved, said = _load(folder), overrides or Overrides()
+    saved, said = _load(folder, edited), overrides or Overrides()
     if edited is not None:
         job, choice, prices = edited.job, edited.model, edited.prices
     else:
@@ -263,17 +297,29 @@ def prepare_resume(
         rehearse=rehearse,
         choice=choice,
         prices=prices,
-        origin=saved.origin,
+        origin=_origin(saved, edited, said),
         resume=Resume(only),
         remark=remark,
         tape=tape,
+        confidential=_confidential(env),
     )
 
 
-def _load(folder: RunFolder) -> _Saved:
+def _origin(saved: _Saved, edited: LoadedJob | None, said: Overrides) -> Origin:
+    """Where the next resume finds the tool servers' keys."""
+    job_file = saved.origin.job_file if edited is None else _absolute(edited.path)
+    tools_file = saved.origin.tools_file if edited is None else None
+    return Origin(job_file, _absolute(said.tools) or tools_file)
+
+
+def _load(folder: RunFolder, edited: LoadedJob | None = None) -> _Saved:
+    """What the run was started with. A file that cannot be read is no obstacle where the job is given again."""
     try:
         saved: _Saved = _adapter().validate_json(folder.read(_FILE))
+        _check_limits(saved.job)
     except (OSError, ValueError) as error:
+        if edited is not None:
+            return _as_journaled(folder, edited)
         raise JournalError(
             f"{folder.path / _FILE} cannot be read: {type(error).__name__}.",
             remedy="Give the job again: centuria resume RUN --job job.toml.",
@@ -281,6 +327,22 @@ def _load(folder: RunFolder) -> _Saved:
     if saved.schema > _SCHEMA:
         raise JournalError("This run was made by a newer Centuria.", remedy="Upgrade: pip install -U centuria.")
     return saved
+
+
+def _check_limits(job: Job) -> None:
+    """Raises `ValueError` for limits with which a run could not end."""
+    limits = job.limits
+    if min(limits.agents, limits.concurrency, limits.steps, limits.tasks) < 1:
+        raise ValueError("a limit below 1")
+
+
+def _as_journaled(folder: RunFolder, edited: LoadedJob) -> _Saved:
+    """What the journal alone tells of a run's start."""
+    with JournalReader(folder.journal) as reader:
+        run = reader.meta.run
+        first = next((record.event for record in reader.records()), None)
+    rehearse = isinstance(first, RunStarted) and first.rehearsal
+    return _Saved(_SCHEMA, run, edited.job, edited.model, edited.prices, Origin(), rehearse, ())
 
 
 def _servers(saved: _Saved, env: Mapping[str, str], tools_file: Path | None) -> tuple[ToolServer, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from centuria import merge as merging
@@ -21,7 +21,7 @@ from centuria.errors import (
     ModelError,
 )
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
-from centuria.folder import RunFolder, file_stem
+from centuria.folder import RunFolder, file_stems
 from centuria.messages import CallKey, Completion, Outcome, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller, ChatRequest, Model
 from centuria.scheduler import ToolScheduler
@@ -84,6 +84,7 @@ class Orchestrator:
         self._tasks = {task.id: task for task in job.tasks}
         self._ready: list[tuple[int, int, str]] = []
         self._index = {task.id: index for index, task in enumerate(job.tasks)}
+        self._stems = file_stems(list(self._tasks))
         self._open: set[str] = set()
         self._news = asyncio.Event()
         self._running: dict[str, asyncio.Task[None]] = {}
@@ -197,7 +198,7 @@ class Orchestrator:
             async with asyncio.timeout(self._job.limits.seconds):
                 try:
                     await converse(self._brief(task, epoch, draft, started))
-                except Exception as error:
+                except Exception as error:  # alone, or in the group of a turn's tool calls
                     if not isinstance(first_of(error), FingerprintMismatch):
                         raise
                     epoch = self._begin_afresh(task.id, draft)
@@ -311,23 +312,28 @@ class Orchestrator:
 
     def write_result(self, task: Task, outcome: Outcome) -> None:
         """One result's own file."""
-        name = f"reports/{file_stem(task.id)}.md"
+        name = self._report(task.id)
         self._kit.folder.write(name, merging.report_text(outcome, self._job.merge.text))
         self._kit.stream.publish(FileWritten(name, task.id))
 
     async def _write_aside(self, task: Task, outcome: Outcome) -> None:
         """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents."""
-        name = f"reports/{file_stem(task.id)}.md"
+        name = self._report(task.id)
         text = merging.report_text(outcome, self._job.merge.text)
         await asyncio.to_thread(self._kit.folder.write, name, text)
         self._kit.stream.publish(FileWritten(name, task.id))
 
-    def restore_files(self) -> None:
-        """Write the files of results that a broken run had finished and not yet written."""
+    def restore_files(self, unwritten: Set[str] = frozenset()) -> None:
+        """Write the files of results that a broken run had finished and not yet written: the `unwritten`, and what is
+        not there."""
         for task, outcome in self.outcomes().items():
-            name = f"reports/{file_stem(task)}.md"
-            if outcome.status is Status.OK and not self._kit.folder.exists(name):
+            if outcome.status is not Status.OK:
+                continue
+            if task in unwritten or not self._kit.folder.exists(self._report(task)):
                 self.write_result(self._tasks[task], outcome)
+
+    def _report(self, task: str) -> str:
+        return f"reports/{self._stems[task]}.md"
 
     # -- the merge ----------------------------------------------------------------------------------------------------
 

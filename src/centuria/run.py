@@ -10,7 +10,7 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from random import random
-from typing import Literal
+from typing import Any, Literal
 
 from centuria import __version__
 from centuria.admission import Money, Slots
@@ -23,6 +23,7 @@ from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
 from centuria.errors import ConfigurationError, JournalError
 from centuria.events import (
+    Event,
     FileWritten,
     Notice,
     PhaseStarted,
@@ -88,6 +89,8 @@ class Cores:
         self.ledger = Ledger()
         self.landing = SoftLanding()
         self.progress = Progress()
+        #: Tasks that ended ok in a broken run whose file was not yet written.
+        self.unwritten: set[str] = set()
 
     def restore(self, journal: SqliteJournal) -> int:
         """Fold a journal. Returns the number of its last record."""
@@ -97,10 +100,17 @@ class Cores:
             self.progress.record(record)
             for core in (self.graph, self.calls, self.ledger, self.landing):
                 core.apply(record.event)
+            self._note_file(record.event)
             # What did not end ok may run again, and then replays its calls.
             if isinstance(record.event, TaskEnded) and record.event.outcome.status is Status.OK:
                 self.calls.forget(record.event.task)
         return seq
+
+    def _note_file(self, event: Event) -> None:
+        if isinstance(event, TaskEnded) and event.outcome.status is Status.OK:
+            self.unwritten.add(event.task)
+        elif isinstance(event, FileWritten) and event.task is not None:
+            self.unwritten.discard(event.task)
 
 
 class Run:
@@ -115,11 +125,15 @@ class Run:
         self._dice = dice
         self._orchestrator: Orchestrator | None = None
         self._cancelled = ""
+        self._starting: asyncio.Task[Any] | None = None
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task or the whole run; may be called before it has begun."""
         if task is None:
             self._cancelled = cause
+            if self._starting is not None:
+                self._starting.cancel()
+                self._starting = None  # once
         if self._orchestrator is not None:
             self._orchestrator.cancel(task, cause=cause)
 
@@ -133,10 +147,10 @@ class Run:
         async with AsyncExitStack() as stack:
             transport = self._transport()
             stack.push_async_callback(transport.aclose)
-            host = McpToolHost(launch.job.servers, timeouts=launch.job.timeouts, dice=self._dice)
-            await stack.enter_async_context(host)
+            host = await self._start_servers(stack)
             journal = self._journal()
             stack.push_async_callback(journal.aclose)
+            take_commands(launch.folder.path)  # they were for the run before this one
             cores = Cores(launch.job)
             seq = cores.restore(journal)
             self.stream = stream = Stream(journal, clock=self._wall, progress=cores.progress, seq=seq)
@@ -145,6 +159,8 @@ class Run:
                 begun(stream)
                 await asyncio.sleep(0)  # the views that it started subscribe before there is anything to miss
             kit = self._compose(cores, stream, transport, host, fresh=seq == 0)
+            if launch.resume is not None:
+                launch.save()  # the next resume goes on from here: same job, same limits
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
             if self._cancelled:
                 orchestrator.cancel(cause=self._cancelled)
@@ -152,9 +168,25 @@ class Run:
             stack.callback(_deafen, host)
             merged = await self._work(orchestrator)
             await self._end_recording(transport, stream)
-            return await self._finish(orchestrator, kit, merged)
+            return await self._finish(orchestrator, kit, merged, cores.unwritten)
 
     # -- composing ----------------------------------------------------------------------------------------------------
+
+    async def _start_servers(self, stack: AsyncExitStack) -> McpToolHost:
+        """The tool servers; none of them when the run is cancelled meanwhile, so that it ends at once and in order."""
+        job = self.launch.job
+        host = McpToolHost(job.servers, timeouts=job.timeouts, dice=self._dice)
+        self._starting = current = asyncio.current_task()
+        try:
+            await stack.enter_async_context(host)
+        except asyncio.CancelledError:
+            if not self._cancelled or current is None or current.uncancel():
+                raise
+            host = McpToolHost((), timeouts=job.timeouts, dice=self._dice)
+            await stack.enter_async_context(host)
+        finally:
+            self._starting = None
+        return host
 
     def _journal(self) -> SqliteJournal:
         launch = self.launch
@@ -314,11 +346,12 @@ class Run:
                     self.cancel(str(task) if task is not None else None, cause="cancelled by command")
             await asyncio.sleep(_COMMAND_POLL)
 
-    async def _finish(self, orchestrator: Orchestrator, kit: Kit, merged: Merged) -> Report:
+    async def _finish(self, orchestrator: Orchestrator, kit: Kit, merged: Merged, unwritten: set[str]) -> Report:
         """Make the run's end a fact, and its folder complete."""
         launch, outcomes = self.launch, orchestrator.outcomes()
-        orchestrator.restore_files()
-        status, code, cause = verdict(outcomes, merged, stopped=orchestrator.stopped)
+        orchestrator.restore_files(unwritten)
+        unended = len(launch.job.tasks) - len(outcomes)
+        status, code, cause = verdict(outcomes, merged, stopped=orchestrator.stopped, unended=unended)
         launch.folder.write("results.jsonl", results_lines(launch.job, outcomes, priced=launch.priced))
         if merged.cause:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
@@ -345,18 +378,21 @@ def _deafen(host: McpToolHost) -> None:
     host.on_change = None
 
 
-def verdict(outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str) -> tuple[RunStatus, int, str]:
-    """The run's status, exit code and cause, from the census and the merge alone."""
+def verdict(
+    outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str, unended: int = 0
+) -> tuple[RunStatus, int, str]:
+    """The run's status, exit code and cause, from the census and the merge alone. `unended` tasks have no outcome."""
     statuses = [outcome.status for outcome in outcomes.values()]
-    not_ok = len(statuses) - statuses.count(Status.OK)
+    total = len(statuses) + unended
+    not_ok = total - statuses.count(Status.OK)
     if stopped:
         return "cancelled", 130, stopped
     if Status.BUDGET in statuses or merged.budget:
         return "budget", 3, merged.cause or f"{statuses.count(Status.BUDGET)} tasks ended for lack of budget"
-    if not_ok == len(statuses):
+    if not_ok == total:
         return "failed", 1, "no task ended ok"
     if not_ok or merged.cause:
-        return "partial", 1, merged.cause or f"{not_ok} of {len(statuses)} tasks did not end ok"
+        return "partial", 1, merged.cause or f"{not_ok} of {total} tasks did not end ok"
     return "ok", 0, ""
 
 

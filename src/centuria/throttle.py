@@ -135,7 +135,7 @@ class Throttle:
 
     def begin(self) -> None:
         """Set the first limit. Before anything is admitted."""
-        self._publish(self.governor.begin())
+        self._publish(self.governor.begin(now=self._now()))
 
     @asynccontextmanager
     async def admit(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from centuria import ConfigurationError, Report
+from centuria import ConfigurationError, Report, Swarm, run_sync
 from centuria.testing.upstream import FakeUpstream, Silence
 from tests.promises.kit import swarm, the_run, write_job
 
@@ -46,3 +46,17 @@ async def test_closing_a_swarm_cancels_its_runs_and_does_not_wait_for_what_their
                 await upstream.until(lambda: upstream.in_flight == 1)
             closed.set()
     assert caller.result().status == "cancelled" and caller.result().cause == "the swarm was closed"
+
+
+def test_code_without_a_loop_can_run_the_api_and_code_inside_one_is_told_to_await(tmp_path: Path) -> None:
+    async def rehearse() -> Report:
+        async with Swarm(rehearse=True, runs=tmp_path, env={}) as hundred:
+            return await hundred.run("Say hello.")
+
+    assert run_sync(rehearse()).status == "ok"
+
+    async def inside() -> None:
+        with pytest.raises(ConfigurationError, match="Await the call instead"):
+            run_sync(rehearse())
+
+    asyncio.run(inside())

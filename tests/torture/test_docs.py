@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from centuria.settings import Endpoint
-from centuria.testing.torture import ROWS, as_markdown
+from centuria.testing.torture import LONGEST_WAIT, PATIENCE, ROWS, as_markdown
 from centuria.testing.torture.server import checks, estimate
 
 ROOT = Path(__file__).parents[2]
@@ -47,10 +47,10 @@ class MyClient:
 print(as_text(asyncio.run(torture(MyClient))))
 ```
 
-Each row has a fake upstream of its own on loopback: a real HTTP server. The client should wait a second for the next
-byte, try again three times after some 10 ms, and wait for `Retry-After` for five seconds at most.
-`bench/torture_openai.py` is an adapter to read. Whoever is not a harness leaves some of this to its caller (a retry in mid-stream, say); the
-table asks what reaches the caller all the same.
+Each row has a fake upstream of its own on loopback: a real HTTP server. The client should wait {patience:g} s for the
+next byte, try again three times after some 10 ms, and wait for `Retry-After` for {longest:g} s at most.
+`bench/torture_openai.py` is an adapter to read. Whoever is not a harness leaves some of this to its caller (a retry
+in mid-stream, say); the table asks what reaches the caller all the same.
 
 In the table: streamed, then not streamed. `✓` right, `✗` wrong, `·` not for this mode, `?` not tried.
 **Centuria {own}** (each row is a test). **{name} {theirs}**, as seen on 29 November 2026.
@@ -68,6 +68,8 @@ def page() -> str:
     most = estimate(endpoint, short)
     return HEAD.format(
         rows=len(ROWS),
+        patience=PATIENCE,
+        longest=LONGEST_WAIT,
         checks=len(checks(endpoint)),
         requests=most.requests,
         output=most.output,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centuria.messages import DOLLAR
-from centuria.views.words import clean, counted, dollars, seconds, short
+from centuria.views.words import clean, clean_text, counted, dollars, seconds, short
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x1b[31mred\u202ereversed\r\n\ttab\x9b5m\ud800 [bold]x[/bold] <script>"
 
@@ -69,3 +69,7 @@ def test_times_and_counts_are_short() -> None:
     ]
     assert counted(1, "task") == "1 task"
     assert counted(1200, "task") == "1,200 tasks"
+
+
+def test_a_text_of_many_lines_keeps_its_lines_and_nothing_that_steers_a_terminal() -> None:
+    assert clean_text("a\n\tb\x1b[2J\u202e\u200b\r c\u00a0d") == "a\n\tb[2J c\u00a0d"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 from centuria import __version__
 from centuria.errors import CenturiaError, ConfigurationError, GraphError
@@ -33,6 +35,7 @@ _EPILOG = dedent("""\
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; only `--help`, `--version` and usage errors raise `SystemExit`."""
+    _ready_streams()
     options = parser().parse_args(arguments)
     try:
         return _command(options.does)(options)
@@ -44,9 +47,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print("centuria: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output has gone. What is left of it goes nowhere, so that the last flush cannot fail.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence(sys.stdout)  # the reader of our output has gone
         return OK
+
+
+def _ready_streams() -> None:
+    """Whoever started us may have closed them, and any encoding may be theirs: neither must stop the work.
+
+    A closed one leads nowhere then, rather than into the next file that is opened and gets its number.
+    """
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            handle = os.open(os.devnull, os.O_RDWR)
+            os.set_inheritable(handle, True)
+            setattr(sys, name, os.fdopen(handle, mode, encoding="utf-8", errors="replace"))
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+
+
+def silence(stream: TextIO) -> None:
+    """What is left of an output goes nowhere, so that the last flush cannot fail."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _say(error: CenturiaError, code: int) -> int:

@@ -10,11 +10,10 @@ import signal
 import sys
 from collections.abc import Coroutine
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from centuria.cli.main import INTERRUPTED, USAGE
+from centuria.cli.main import INTERRUPTED, NOT_OK, USAGE, silence
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.core.progress import Progress
 from centuria.errors import ConfigurationError
@@ -29,6 +28,8 @@ from centuria.views.words import clean_text, counted, dollars, seconds
 
 #: An answer longer than this goes to a file, and its path to standard output.
 _MOST_PRINTED = 20_000
+#: One word that ends so is a file that is not there, and no goal.
+_FILE_SUFFIXES = frozenset({".csv", ".ini", ".json", ".jsonl", ".md", ".tml", ".txt", ".yaml", ".yml"})
 
 
 def runs_root() -> Path:
@@ -46,14 +47,11 @@ def run(options: argparse.Namespace) -> int:
 
 def map_rows(options: argparse.Namespace) -> int:
     """`centuria map`: one subagent a row."""
-    overrides = overrides_from(options, schema=options.schema, merge="table" if options.schema else None)
+    merge = "table" if options.schema else None
+    overrides = overrides_from(options, schema=options.schema, merge=merge, limit=options.limit)
     loaded = job_from_prompt(
         options.template, options.rows, id=options.id, label=options.label, name=options.rows.stem, overrides=overrides
     )
-    if options.limit is not None:
-        if options.limit < 1:
-            raise ConfigurationError("--limit must be 1 or more.")
-        loaded = replace(loaded, job=replace(loaded.job, tasks=loaded.job.tasks[: options.limit]))
     return _start(loaded, options)
 
 
@@ -74,10 +72,17 @@ def overrides_from(options: argparse.Namespace, **more: Any) -> Overrides:
 
 def _is_job_file(job: str) -> bool:
     """A goal has spaces or is no file; what looks like a file and is not there is a mistake, not a goal."""
-    if job.endswith(".toml") or (len(job) < 4096 and "\n" not in job and Path(job).is_file()):
-        return True
     if not job.strip():
         raise ConfigurationError("The goal is empty.", remedy='Give a job file, or a goal: centuria run "Compare ...".')
+    path, there, is_file = Path(job), False, False
+    with suppress(OSError, ValueError):  # too long for a name, or no name at all: a goal
+        there, is_file = path.exists(), path.is_file()
+    if job.endswith(".toml") or is_file:
+        return True
+    if len(job.split()) == 1 and (there or path.suffix.lower() in _FILE_SUFFIXES):
+        raise ConfigurationError(
+            f"{job} is not a job file.", remedy='Give a TOML file, or a goal in words: centuria run "Compare ...".'
+        )
     return False
 
 
@@ -122,15 +127,32 @@ def _execute(launch: Launch, options: argparse.Namespace) -> int:
     run = Run(launch)
     report = asyncio.run(_show(run, options))
     assert run.stream is not None
-    progress = run.stream.progress
+    try:
+        _tell(report, run.stream.progress, launch, options)
+        sys.stdout.flush()
+    except OSError as error:  # the run is over and its folder complete, whoever can still be told
+        return _untold(error, report.exit_code)
+    return report.exit_code
+
+
+def _untold(error: OSError, code: int) -> int:
+    silence(sys.stdout)
+    if isinstance(error, BrokenPipeError):
+        return code
+    with suppress(OSError):
+        print(f"centuria: the output could not be written: {error.strerror}", file=sys.stderr)
+    return code or NOT_OK
+
+
+def _tell(report: Report, progress: Progress, launch: Launch, options: argparse.Namespace) -> None:
+    """What the run came to: the summary beside the answer."""
     if options.json:
         print(json.dumps(digest.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
-        return report.exit_code
+        return
     print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
     if launch.rehearse and launch.tape.replay is None:
         print(_expected(launch, progress), file=sys.stderr)
     _print_answer(report)
-    return report.exit_code
 
 
 def _expected(launch: Launch, progress: Progress) -> str:
@@ -187,12 +209,14 @@ def _take_signals(run: Run) -> None:
         interrupts += 1
         if interrupts > 1:
             os._exit(INTERRUPTED)
-        print("\ncenturia: stopping; partial results are kept (Ctrl-C again: at once)", file=sys.stderr)
         run.cancel(cause="interrupted")
+        with suppress(OSError):  # the terminal may be what has gone
+            print("\ncenturia: stopping; partial results are kept (Ctrl-C again: at once)", file=sys.stderr)
 
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        loop.add_signal_handler(number, interrupted)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` and shells' background jobs mean what they say
+            loop.add_signal_handler(number, interrupted)
 
 
 def _print_answer(report: Report) -> None:

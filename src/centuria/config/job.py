@@ -61,7 +61,7 @@ class LoadedJob:
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _Scope:
     """What every part of a job is read with. `file` is how messages call the job ("" = it is no file)."""
 
     file: str
@@ -88,8 +88,8 @@ def load_job(path: Path, overrides: Overrides | None = None, *, env: Mapping[str
     """
     raw = read_toml(path)
     stem = path.absolute().parent.name if path.stem == "job" else path.stem
-    desk = _Desk(shown(path), path.absolute().parent, os.environ if env is None else env)
-    return _load(raw, desk, overrides or Overrides(), default_name=stem or "job", path=path)
+    scope = _Scope(shown(path), path.absolute().parent, os.environ if env is None else env)
+    return _load(raw, scope, overrides or Overrides(), default_name=stem or "job", path=path)
 
 
 def job_from_prompt(
@@ -108,8 +108,8 @@ def job_from_prompt(
     written = {"prompt": template, "id": id, "label": label, "system": system}
     raw = {"job": {key: value for key, value in written.items() if value is not None}}
     table = read_rows(rows) if isinstance(rows, Path) else rows_from(rows)
-    desk = _Desk("", Path.cwd(), os.environ if env is None else env)
-    return _load(raw, desk, overrides or Overrides(), default_name=name, table=table, choice=choice)
+    scope = _Scope("", Path.cwd(), os.environ if env is None else env)
+    return _load(raw, scope, overrides or Overrides(), default_name=name, table=table, choice=choice)
 
 
 def job_from_goal(
@@ -123,8 +123,8 @@ def job_from_goal(
     """One task, its prompt taken as it is. Raises `JobError`."""
     raw: dict[str, Any] = {"job": {} if system is None else {"system": system}}
     raw["task"] = [{"id": GOAL, "prompt": prompt}]
-    desk = _Desk("", Path.cwd(), os.environ if env is None else env)
-    return _load(raw, desk, overrides or Overrides(), default_name=name)
+    scope = _Scope("", Path.cwd(), os.environ if env is None else env)
+    return _load(raw, scope, overrides or Overrides(), default_name=name)
 
 
 def overridden(job: Job, choice: ModelChoice, overrides: Overrides) -> tuple[Job, ModelChoice]:
@@ -159,7 +159,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 def _load(
     raw: Mapping[str, Any],
-    desk: _Desk,
+    scope: _Scope,
     overrides: Overrides,
     *,
     default_name: str,
@@ -168,24 +168,26 @@ def _load(
     choice: Choice | None = None,
 ) -> LoadedJob:
     over = overrides.as_tables()
-    _shaped(raw, desk.file)
+    _shaped(raw, scope.file)
     _shaped(over, "the command line")
     whole = merged(raw, over)
-    shape = _shaped(whole, desk.file)
-    source = without_secrets(whole, file=desk.file)
-    check_unicode([shape.job.prompt, shape.job.system, [task.prompt for task in shape.task]], desk.file or "The prompt")
+    shape = _shaped(whole, scope.file)
+    source = without_secrets(whole, file=scope.file)
+    check_unicode(
+        [shape.job.prompt, shape.job.system, [task.prompt for task in shape.task]], scope.file or "The prompt"
+    )
     if overrides.limit is not None and overrides.limit < 1:
         raise JobError("The limit of rows must be at least 1.", remedy="Leave it out for all rows.")
-    problems = Problems(desk.file)
+    problems = Problems(scope.file)
     limits = Limits(**_written_limits(shape.limits))
     nothing: tuple[ToolServer, ...] = ()
-    servers = _tried(problems, lambda: _servers(shape, desk), nothing)
-    merge = _tried(problems, lambda: _merge(shape.merge, desk), Merge())
+    servers = _tried(problems, lambda: _servers(shape, scope), nothing)
+    merge = _tried(problems, lambda: _merge(shape.merge, scope), Merge())
     given = _Given(table, choice, overrides.limit)
     none: tuple[tuple[Task, ...], tuple[LeftOut, ...]] = ((), ())
-    tasks, left_out = _tried(problems, lambda: _tasks(shape, desk, merge, servers, given), none)
+    tasks, left_out = _tried(problems, lambda: _tasks(shape, scope, merge, servers, given), none)
     problems.check()
-    needs = check_graph(tasks, limits, file=desk.file)
+    needs = check_graph(tasks, limits, file=scope.file)
     job = Job(
         name=" ".join((shape.job.name or default_name).split()),
         tasks=with_specs(tasks, needs, shape.job.system or ""),
@@ -195,7 +197,7 @@ def _load(
         timeouts=Timeouts(**shape.timeouts.model_dump(exclude_none=True)),
         servers=servers,
         merge=merge,
-        rehearsal=rehearsal_from(shape.rehearsal, [task.id for task in tasks], file=desk.file),
+        rehearsal=rehearsal_from(shape.rehearsal, [task.id for task in tasks], file=scope.file),
         source=source,
     )
     prices = {name: price.model_dump(exclude_none=True) for name, price in shape.prices.items()}
@@ -230,18 +232,18 @@ def _written_limits(shape: LimitsShape) -> dict[str, Any]:
     return written
 
 
-def _servers(shape: FileShape, desk: _Desk) -> tuple[ToolServer, ...]:
+def _servers(shape: FileShape, scope: _Scope) -> tuple[ToolServer, ...]:
     included: Sequence[ToolServer] = ()
     if shape.job.tools_file is not None:
-        included = read_mcp_json(desk.folder / shape.job.tools_file, desk.env)
-    return servers_from(shape.tools, included, folder=desk.folder, env=desk.env, file=desk.file)
+        included = read_mcp_json(scope.folder / shape.job.tools_file, scope.env)
+    return servers_from(shape.tools, included, folder=scope.folder, env=scope.env, file=scope.file)
 
 
-def _merge(shape: MergeShape, desk: _Desk) -> Merge:
-    problems = Problems(desk.file)
+def _merge(shape: MergeShape, scope: _Scope) -> Merge:
+    problems = Problems(scope.file)
     schema = None
     if shape.schema_ is not None:
-        schema = load_schema(shape.schema_, folder=desk.folder, place=desk.place("[merge] schema"))
+        schema = load_schema(shape.schema_, folder=scope.folder, place=scope.place("[merge] schema"))
     if shape.kind == "table" and schema is None:
         problems.add('[merge] kind = "table" needs `schema`.', "Add the JSON Schema of one row's answer.")
     if shape.text is not None and (schema is None or not property_of(schema, shape.text)):
@@ -260,7 +262,7 @@ def _merge(shape: MergeShape, desk: _Desk) -> Merge:
 
 def _tasks(
     shape: FileShape,
-    desk: _Desk,
+    scope: _Scope,
     merge: Merge,
     servers: Sequence[ToolServer],
     given: _Given,
@@ -268,15 +270,15 @@ def _tasks(
     tasks: tuple[Task, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     if given.table is not None or shape.job.rows is not None:
-        tasks, left_out = _row_tasks(shape, desk, merge, given)
+        tasks, left_out = _row_tasks(shape, scope, merge, given)
     elif shape.job.prompt is not None:
-        tasks = (_goal(shape, desk, merge),)
+        tasks = (_goal(shape, scope, merge),)
     schema = None if tasks else merge.schema
     tasks += tuple(
-        _written_task(number, task, shape, desk, schema, servers) for number, task in enumerate(shape.task, 1)
+        _written_task(number, task, shape, scope, schema, servers) for number, task in enumerate(shape.task, 1)
     )
     if not tasks:
-        raise JobError(desk.place("there is nothing to do."), remedy="Add `prompt` to [job], or a [[task]].")
+        raise JobError(scope.place("there is nothing to do."), remedy="Add `prompt` to [job], or a [[task]].")
     return tasks, left_out
 
 
@@ -285,13 +287,13 @@ def _defaults(shape: FileShape) -> dict[str, Any]:
 
 
 def _row_tasks(
-    shape: FileShape, desk: _Desk, merge: Merge, given: _Given
+    shape: FileShape, scope: _Scope, merge: Merge, given: _Given
 ) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
     if shape.job.prompt is None:
-        raise JobError(desk.place("[job] has `rows` but no `prompt`."), remedy='Add prompt = "... {Column} ...".')
+        raise JobError(scope.place("[job] has `rows` but no `prompt`."), remedy='Add prompt = "... {Column} ...".')
     table, choice = given.table, given.choice or Choice()
     if shape.job.rows is not None:
-        table, choice = read_rows(desk.folder / shape.job.rows.file), _choice(shape.job.rows)
+        table, choice = read_rows(scope.folder / shape.job.rows.file), _choice(shape.job.rows)
     assert table is not None
     if given.limit is not None:
         choice = replace(choice, limit=given.limit)
@@ -311,12 +313,12 @@ def _choice(shape: RowsShape) -> Choice:
     return Choice(tuple(shape.require), where, shape.order_by, shape.limit)
 
 
-def _goal(shape: FileShape, desk: _Desk, merge: Merge) -> Task:
+def _goal(shape: FileShape, scope: _Scope, merge: Merge) -> Task:
     prompt = shape.job.prompt or ""
     asked = placeholders(prompt)
     if asked:
         raise JobError(
-            desk.place(f"[job] prompt asks for {quoted(asked[0])}, but there are no `rows`."),
+            scope.place(f"[job] prompt asks for {quoted(asked[0])}, but there are no `rows`."),
             remedy="Add `rows`, or write {{ and }} for braces that are meant literally.",
         )
     text = prompt.replace("{{", "{").replace("}}", "}")
@@ -327,17 +329,17 @@ def _written_task(
     number: int,
     task: TaskShape,
     shape: FileShape,
-    desk: _Desk,
+    scope: _Scope,
     schema: Mapping[str, Any] | None,
     servers: Sequence[ToolServer],
 ) -> Task:
-    place = desk.place(f"[[task]] number {number}")
+    place = scope.place(f"[[task]] number {number}")
     try:
         check_id(task.id)
     except JobError as error:
         raise JobError(f"{place}: {error.message}", remedy=error.remedy) from None
     if task.schema_ is not None:
-        schema = load_schema(task.schema_, folder=desk.folder, place=f"{place}, schema")
+        schema = load_schema(task.schema_, folder=scope.folder, place=f"{place}, schema")
     written = _defaults(shape) | task.model_dump(exclude_none=True, include={"priority", "max_tokens"})
     return Task(
         id=task.id,

@@ -150,7 +150,9 @@ def _folder(written: str, folder: Path, key: str) -> Path:
         raise JobError(f"{key} holds a NUL character.", remedy="Remove it.")
     path = (folder / Path(written).expanduser()).resolve()
     if not path.is_dir():
-        raise JobError(f"{key} names {quoted(written)}, which is not a folder.", remedy="Paths are relative to this file.")
+        raise JobError(
+            f"{key} names {quoted(written)}, which is not a folder.", remedy="Paths are relative to this file."
+        )
     return path
 
 
@@ -193,7 +195,9 @@ def remote(
     filled = {name: expand(value, env, folder=folder, place=f"headers {name}") for name, value in headers.items()}
     for name, value in filled.items():
         if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
-            raise JobError(f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons.")
+            raise JobError(
+                f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
+            )
     return replace(server, url=_checked_url(expand(url, env, folder=folder, place="url"), "url"), headers=filled)
 
 

@@ -13,6 +13,8 @@ from centuria.errors import JobError
 MASK = "***"
 _ONLY_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[^}]*\})+")
 _KEY = re.compile(r"(?:sk|pk|rk|ghp|gho|xox[a-z]|glpat|key|token)[-_][A-Za-z0-9_\-]{12,}|eyJ[A-Za-z0-9_\-]{20,}.*")
+#: What an argument after it, or behind its `=`, is.
+_SECRET_FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:token|key|secret|password|passwd|pwd|pat|auth|authorization)")
 _IN_URL = re.compile(r"(https?://)[^/@\s]*@|(\?)[^\s#]*")
 
 
@@ -36,9 +38,13 @@ def _masked(value: Any, *, secret: bool) -> Any:
     if isinstance(value, dict):
         return {key: _masked(item, secret=secret or key in ("env", "headers")) for key, item in value.items()}
     if isinstance(value, list):
-        return [_masked(item, secret=secret) for item in value]
+        flagged = [False, *(isinstance(item, str) and _SECRET_FLAG.fullmatch(item) is not None for item in value)]
+        return [_masked(item, secret=secret or after) for item, after in zip(value, flagged, strict=False)]
     if not isinstance(value, str):
         return value
+    flag, equals, _ = value.partition("=")
+    if equals and _SECRET_FLAG.fullmatch(flag):
+        return f"{flag}={MASK}"
     if secret:
         return value if _ONLY_REFERENCES.fullmatch(value) else MASK
     if owner_of(value) is not None or _KEY.fullmatch(value):

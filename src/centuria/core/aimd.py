@@ -2,15 +2,16 @@
 
 A limit that is known is where it starts. One that is not starts at 5 and doubles for each window until the first
 refusal; from then on it rises by one for each window. A window is as many answers as the limit, counted while
-the limit was used up: what was never tried is not learned. While it doubles, it is enough that as many as the
-limit are being answered at once: refusals come before answers, and a crowd need not wait for whole answers.
+the limit was used up: what was never tried is not learned. While it doubles it need not wait for whole answers,
+as refusals come before them: it is enough that as many as the limit are being answered at once. It then rises by
+20 at most, because the next burst of refusals is as large as that step.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-START = 5
+START, STEP = 5, 20
 
 
 @dataclass(slots=True)
@@ -28,11 +29,16 @@ class Aimd:
     accepted: int = 0
 
     def __post_init__(self) -> None:
-        self.limit = min(self.most, max(1, START if self.known is None else self.known))
+        self.limit = self._start()
         self.doubling = self.known is None
 
+    def _start(self) -> int:
+        return min(self.most, max(1, START if self.known is None else self.known))
+
     def first(self) -> str:
-        """The reason of the first limit."""
+        """The reason of the limit that a process starts with."""
+        if self.limit != self._start():
+            return "learned before the run was resumed"
         if self.limit == self.most:
             return f"limits.concurrency = {self.most}"
         if self.known is None:
@@ -44,10 +50,11 @@ class Aimd:
         ceiling = self.most if self.stated is None else min(self.most, self.stated)
         if not self.full or self.limit >= ceiling:
             return None
-        if self.doubling and max(self.answers, self.accepted) >= self.limit:
-            return min(ceiling, self.limit * 2), f"{self.limit} at once and no refusal"
         if self.answers >= self.limit:
-            return min(ceiling, self.limit + 1), f"{self.answers} answers without a refusal"
+            more = self.limit if self.doubling else 1
+            return min(ceiling, self.limit + more), f"{self.answers} answers without a refusal"
+        if self.doubling and self.accepted >= self.limit:
+            return min(ceiling, self.limit + min(self.limit, STEP)), f"{self.accepted} at once without a refusal"
         return None
 
     @property

@@ -81,6 +81,8 @@ class Gate:
         self.until, self.reason, self.measure = None, "", None
         self.ramp = 1
         self.unanswered.clear()
+        if self.pace is not None and self.pace.at is None:
+            self.pace.at = event.at
         if event.pace is not None:
             self.guess = self.pace is None
             burst = max(2.0, event.pace / 20)

@@ -91,12 +91,18 @@ class Governor:
         self._rates = Rates(known, share)
         self._gate = Gate()
         self._breaker: _Breaker | None = None
+        #: A journal was folded in, and no time of this process is known yet.
+        self._resumed = False
 
     # -- may it be sent? -----------------------------------------------------------------------------------
 
-    def begin(self) -> list[Fact]:
-        """The first limit of the resource, with its reason."""
-        return self._all(LimitSet(self.resource, self.concurrency, self._aimd.first()))
+    def begin(self, *, now: float) -> list[Fact]:
+        """The first limit of the resource, with its reason. Once in each process, before anything is admitted.
+
+        After a resume it is the limit that was learned, and the gate opens as after a refusal: with care.
+        """
+        facts = self._all(LimitSet(self.resource, self.concurrency, self._aimd.first()))
+        return facts + self._all(GateOpened(self.model, now)) if self._resumed else facts
 
     def denial(self, tokens: int, now: float) -> ModelDenied | None:
         """Why nothing like this will be sent within `max_wait`: the breaker is open, or the upstream asks for
@@ -315,6 +321,8 @@ class Governor:
                     self._aimd.refused()
             case GateOpened():
                 self._gate.open(event)
+                self._rates.anchor(event.at)
+                self._resumed = False
             case BreakerOpened() | BreakerClosed():
                 self._breaker = _Breaker(event.cause, event.probe_at) if isinstance(event, BreakerOpened) else None
             case _:
@@ -355,6 +363,7 @@ class Governor:
         self._rates.restart()
         self._aimd.set(self.concurrency)
         self._aimd.accepted = 0
+        self._resumed = True
         self._breaker = None
 
     # -- questions -----------------------------------------------------------------------------------------
@@ -379,7 +388,7 @@ class Governor:
             "sent": self._sent,
             "rates": self._rates,
             "gate": self._gate,
-            "breaker": self._breaker,
+            "breaker": (self._breaker, self._resumed),
         }
 
     def __eq__(self, other: object) -> bool:

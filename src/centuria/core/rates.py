@@ -174,10 +174,17 @@ class Rates:
             self.buckets[name].lower(left, now)
 
     def restart(self) -> None:
-        """Another process, whose clock is another: the levels stay, and rise from its first request on."""
+        """Another process, whose clock is another. A minute's levels stay, and rise from `anchor` on; how much of a
+        day has gone by nobody knows, so that the upstream has to say what is left of it."""
         self.window = Window()
         for bucket in self.buckets.values():
             bucket.at = None
+            if bucket.period == DAY:
+                bucket.level = bucket.burst
+
+    def anchor(self, now: float) -> None:
+        for bucket in self.buckets.values():
+            bucket.at = now if bucket.at is None else bucket.at
 
     def _lowest(self, name: str, limit: int) -> int:
         own: int | None = getattr(self.known, name)

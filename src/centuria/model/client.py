@@ -1,8 +1,6 @@
-"""The one door to a model. Every call, the planner's and the merger's too, passes it: one place for money
-and rate.
+"""The one door to a model. Every call, the planner's and the merger's too, passes it: one place for money and rate.
 
-    found in the journal? -> [reserve -> slot -> open -> durable -> post, read -> settle] x attempts ->
-    durable
+    found in the journal? -> [reserve -> slot -> open -> durable -> post, read -> settle] x attempts -> durable
 
 The row and its money are on disk before a request leaves, and the answer before anyone sees it. Whatever
 ends an attempt, cancellation included, ends its reservation, its row and its slot in the same tick.

@@ -19,6 +19,7 @@ MAX_PATH = 4096
 #: Names that `listing` looks at before it gives up.
 MAX_LOOKED_AT = 20_000
 
+# Nor are hidden files, which is where keys are kept (.env, .git, .ssh).
 # Never files of a user, whatever the root: /proc/self/environ alone would give away every key.
 _SYSTEM = ("/proc", "/sys", "/dev")
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -132,7 +133,10 @@ class Roots:
         real, descriptor, folder = next((place for place in inside if os.path.lexists(place[0])), inside[0])
         if any(_inside(real, system) for system in _SYSTEM):
             raise Refusal(f'"{_short(path)}" belongs to the system ({", ".join(_SYSTEM)}) and is never read.')
-        return descriptor, "" if real == folder else os.path.relpath(real, folder)
+        relative = "" if real == folder else os.path.relpath(real, folder)
+        if any(part.startswith(".") for part in relative.split("/")):
+            raise Refusal(f'"{_short(path)}" is hidden (a name with a dot in front), and such files are never read.')
+        return descriptor, relative
 
     @staticmethod
     def _walk(root: int, relative: str, path: str, *, directory: bool = False) -> int:

@@ -14,7 +14,7 @@ ErrorKind = Literal["", "denied", "refused", "too_long", "unavailable", "crash"]
 
 #: Seconds that a client under torture should be told to wait for the next byte; its retries should be three,
 #: about 10 ms apart, and wait for `Retry-After` for at most `LONGEST_WAIT`.
-PATIENCE = 1.0
+PATIENCE = 1.5
 LONGEST_WAIT = 5.0
 #: The tokens of answer that a client under torture should ask for.
 MAX_TOKENS = 2000

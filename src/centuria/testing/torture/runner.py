@@ -56,7 +56,7 @@ async def torture(
     rows: Iterable[Row] = ROWS,
     *,
     modes: Sequence[Mode] = ("streamed", "whole"),
-    at_once: int = 16,
+    at_once: int = 12,
     told: Callable[[Verdict, Client], None] = lambda verdict, client: None,
 ) -> list[Verdict]:
     """The verdicts in the order of the rows; a new client from `make` for each. `told` hears each as it falls."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from centuria.testing.replies import Answer, Cut, Late, Raw, Reset, Silence, Stall, Text, Verbatim, Written
+from centuria.testing.replies import Cut, Late, Raw, Reset, Silence, Stall, Text, Verbatim, Written
 from centuria.testing.torture.row import ANSWER, OK, USAGE, Row, answered, both, failed, streamed, whole
-from centuria.testing.torture.writing import by_byte, chunk, events, paper, said, stream, text, used
+from centuria.testing.torture.writing import COUNTED, by_byte, chunk, events, paper, said, stream, text, used
 
 OLD = Text("Old words of an attempt that fails. " * 4, usage=USAGE, piece=5)
 _AGAIN = answered(requests=2)
@@ -118,10 +118,6 @@ def _silent() -> list[Row]:
     ]
 
 
-def _lines(rewrite: Callable[[bytes], Sequence[bytes]], answer: Answer = OK) -> Written:
-    return Written(answer, rewrite)
-
-
 def _at_every(size: int) -> Callable[[bytes], Sequence[bytes]]:
     return lambda body: [body[place : place + size] for place in range(0, len(body), size)]
 
@@ -134,15 +130,20 @@ def _inside_characters(body: bytes) -> list[bytes]:
 
 def _split() -> list[Row]:
     def row(name: str, rewrite: Callable[[bytes], Sequence[bytes]]) -> Row:
-        return streamed(name, 48, answered(), _lines(rewrite))
+        return streamed(name, 48, answered(), Written(OK, rewrite))
 
+    def bytewise(ends: bytes) -> Raw:
+        return Raw(tuple(by_byte(few.replace(b"\n", ends))), billed=USAGE)
+
+    words = [{"choices": [{"delta": {"content": part}}]} for part in (ANSWER[:13], ANSWER[13:])]
+    few = events(*words, {"choices": [{"delta": {}, "finish_reason": "stop"}]}, {"choices": [], "usage": COUNTED})
     one = Written(OK, by_byte, document=True, raw=paper(b"", framing="chunked"))
     return [
-        Row("one byte a write", 48, (answered(),), (_lines(by_byte),), (one,)),
-        row("two bytes a write, line ends CRLF", lambda b: _at_every(2)(b.replace(b"\n", b"\r\n"))),
-        row("one byte a write, line ends CRLF", lambda b: by_byte(b.replace(b"\n", b"\r\n"))),
+        Row("one byte a write", 48, (answered(),), (bytewise(b"\n"),), (one,)),
+        row("seven bytes a write, line ends CRLF", lambda b: _at_every(7)(b.replace(b"\n", b"\r\n"))),
+        streamed("one byte a write, line ends CRLF", 48, answered(), bytewise(b"\r\n")),
         row("line ends CR", lambda b: [b.replace(b"\n", b"\r")]),
-        row("one byte a write, line ends CR", lambda b: by_byte(b.replace(b"\n", b"\r"))),
+        streamed("one byte a write, line ends CR", 48, answered(), bytewise(b"\r")),
         row("writes that end inside a character", _inside_characters),
         row("all of it in one write", lambda b: [b]),
         row("a byte order mark", lambda b: [b"\xef", b"\xbb", b"\xbf" + b]),
@@ -203,7 +204,7 @@ def _framed() -> list[Row]:
             _GIVES_UP,
             Raw((b"no gzip at all",), headers=(("content-encoding", "gzip"),), billed=USAGE),
         ),
-        verbatim("slow headers", *by_byte(head), stream_body, gap=0.001),
+        verbatim("slow headers", *_at_every(10)(head), stream_body, gap=0.01),
         verbatim("chunk extensions and trailers", extended),
         verbatim("early hints before the answer", hints + head + stream_body),
         verbatim("a status line without a reason", nothing + stream_body),
