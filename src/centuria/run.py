@@ -422,7 +422,7 @@ def results_lines(job: Job, outcomes: Mapping[str, Outcome], *, priced: bool = T
             "tokens": {"prompt": end.usage.prompt, "cached": end.usage.cached, "output": end.usage.output},
             "cost": end.cost / DOLLAR if priced else None,
             "held": end.held / DOLLAR if priced else None,
-            "seconds": round(end.ended_at - end.started_at, 3),
+            "seconds": round(max(0.0, end.ended_at - end.started_at), 3),  # a clock may be set back
         }
         lines.append(json.dumps(line, ensure_ascii=False))
     return "".join(line + "\n" for line in lines)

@@ -36,10 +36,10 @@ class LlamaServer:
     """Serves on a port of its own from `__init__` to `stop`."""
 
     def __init__(self) -> None:
-        try:
-            import xllamacpp
-        except ImportError:
+        if find_spec("xllamacpp") is None:
             pytest.fail(f"xllamacpp, the server of the test model, is missing. Install it: {_INSTALL}")
+        import xllamacpp
+
         params = xllamacpp.CommonParams()
         params.model.path = str(weights())
         params.model_alias = {MODEL}

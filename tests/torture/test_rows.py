@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from centuria.core.prices import cost
 from centuria.messages import ToolCall, Usage
 from centuria.testing.replies import Calls, HttpError, Stall, Text
 from centuria.testing.torture import (
@@ -17,35 +16,14 @@ from centuria.testing.torture import (
     CenturiaClient,
     ClientResult,
     Row,
-    Verdict,
     seeded,
-    torture,
     try_row,
 )
 from centuria.testing.torture.centuria_client import PRICE
 from centuria.testing.torture.row import ANSWER, OK, USAGE, Forbidden, answered, both, called, failed, streamed
 from centuria.testing.torture.runner import MESSAGES, TOOLS
 from centuria.testing.upstream import FakeUpstream
-
-
-class Table:
-    def __init__(self) -> None:
-        self.verdicts: list[Verdict] = []
-        self.short: list[str] = []
-
-    def hear(self, verdict: Verdict, client: Any) -> None:
-        billed = sum(cost(PRICE, usage) for usage in verdict.billed)
-        if billed > client.accounted():
-            self.short.append(
-                f"{verdict.row.name} ({verdict.mode}): {billed} billed, {client.accounted()} accounted for"
-            )
-
-
-@pytest.fixture(scope="module")
-def table() -> Table:
-    table = Table()
-    table.verdicts = asyncio.run(torture(CenturiaClient, told=table.hear))
-    return table
+from tests.torture.conftest import Table
 
 
 @pytest.mark.parametrize("kind", list(KINDS), ids=lambda kind: KINDS[kind])

@@ -174,7 +174,8 @@ def _agreed(launch: Launch) -> bool:
     tasks = counted(len(launch.job.tasks), "task")
     print(f"{tasks} on {launch.endpoint.model}, {most}. Go on? [Y/n] ", end="", file=sys.stderr)
     sys.stderr.flush()
-    return sys.stdin.readline().strip().lower() in ("", "y", "yes")
+    said = sys.stdin.readline()
+    return said.endswith("\n") and said.strip().lower() in ("", "y", "yes")  # the end of input is no yes
 
 
 async def _show(run: Run, options: argparse.Namespace) -> Report:

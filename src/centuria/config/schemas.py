@@ -9,6 +9,7 @@ from typing import Any
 
 from centuria.config.problems import quoted
 from centuria.config.reading import SMALL, parse_json, read_text, shown
+from centuria.core.checking import linear
 from centuria.errors import JobError
 
 
@@ -45,6 +46,12 @@ def check_schema(schema: Any, name: str) -> Mapping[str, Any]:
         raise JobError(f"{name} is nested too deeply.", remedy="Make it flatter.") from None
     if schema.get("type") != "object":
         raise JobError(f"{name} does not describe an object.", remedy='Add "type": "object" at its top.')
+    for pattern in _patterns(schema):
+        if not linear(pattern):
+            raise JobError(
+                f"{name} has the pattern {quoted(pattern)}, which cannot be checked in bounded time.",
+                remedy="Write it without look-around, back-references and great repetitions.",
+            )
     for reference in _references(schema):
         if not reference.startswith("#"):
             raise JobError(f"{name} refers to {quoted(reference)}, outside of itself.", remedy="Copy it into $defs.")
@@ -67,6 +74,20 @@ def _references(schema: Any) -> Iterator[str]:
             for key in ("$ref", "$dynamicRef"):
                 if isinstance(node.get(key), str):
                     yield node[key]
+            stack.extend(value for key, value in node.items() if key not in ("enum", "const", "default", "examples"))
+        elif isinstance(node, list):
+            stack.extend(node)
+
+
+def _patterns(schema: Any) -> Iterator[str]:
+    stack = [schema]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, dict):
+            if isinstance(node.get("pattern"), str):
+                yield node["pattern"]
+            if isinstance(node.get("patternProperties"), dict):
+                yield from node["patternProperties"]
             stack.extend(value for key, value in node.items() if key not in ("enum", "const", "default", "examples"))
         elif isinstance(node, list):
             stack.extend(node)

@@ -126,10 +126,11 @@ class Governor:
         """How long a request of this many tokens has to wait; None: not at all."""
         if self._breaker is not None and not self._may_probe(self._breaker, now):
             return Delay(math.inf, self._breaker.cause)
-        if len(self._sent) >= self.concurrency:
-            return Delay(math.inf, f"{self.concurrency} are in flight, the limit")
         seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now))
-        return Delay(seconds, reason) if seconds > 0 else None
+        if seconds > 0:
+            return Delay(seconds, reason)
+        full = len(self._sent) >= self.concurrency
+        return Delay(math.inf, f"{len(self._sent)} are in flight, the limit is {self.concurrency}") if full else None
 
     def admit(self, ticket: int, tokens: int, *, now: float) -> list[Fact]:
         """Let a request through if it may go now: the last fact is then `RequestAdmitted`.

@@ -29,15 +29,15 @@ _AGAIN = re.compile(
 )
 #: The first that is found names the limit; its order matters, because "TPD" may stand beside "rate limit".
 _KINDS = (
-    ("concurrency", re.compile(r"\bconcurren(?:cy|t)", re.IGNORECASE)),
-    ("daily_tokens", re.compile(r"\bTPD\b|\btokens per day", re.IGNORECASE)),
-    ("daily_requests", re.compile(r"\bRPD\b|\brequests? per day", re.IGNORECASE)),
-    ("tokens", re.compile(r"\bTPM\b|\btokens per min", re.IGNORECASE)),
-    ("requests", re.compile(r"\bRPM\b|\brequests? per min|\bmax request\b", re.IGNORECASE)),
+    ("concurrency", re.compile(r"\bconcurren(?:cy|t)", re.IGNORECASE | re.ASCII)),
+    ("daily_tokens", re.compile(r"\bTPD\b|\btokens per day", re.IGNORECASE | re.ASCII)),
+    ("daily_requests", re.compile(r"\bRPD\b|\brequests? per day", re.IGNORECASE | re.ASCII)),
+    ("tokens", re.compile(r"\bTPM\b|\btokens per min", re.IGNORECASE | re.ASCII)),
+    ("requests", re.compile(r"\bRPM\b|\brequests? per min|\bmax request\b", re.IGNORECASE | re.ASCII)),
 )
-_LIMIT = re.compile(r"\blimit:? ?(\d[\d,]{0,18})", re.IGNORECASE)
-_MAXIMUM = re.compile(r"\b(?:concurrency|RPM|TPM|TPD|reached|request): ?(\d[\d,]{0,18})", re.IGNORECASE)
-_USED = re.compile(r"\b(?:used|current):? ?(\d[\d,]{0,18})", re.IGNORECASE)
+_LIMIT = re.compile(r"\blimit:? ?(\d[\d,]{0,18})", re.IGNORECASE | re.ASCII)
+_MAXIMUM = re.compile(r"\b(?:concurrency|RPM|TPM|TPD|reached|request): ?(\d[\d,]{0,18})", re.IGNORECASE | re.ASCII)
+_USED = re.compile(r"\b(?:used|current):? ?(\d[\d,]{0,18})", re.IGNORECASE | re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,8 +25,8 @@ class Bucket:
     """`limit` units each `period` seconds, of which `burst` may be taken at once.
 
     Over any span of s seconds at most `burst + s * limit / period` units are taken, as long as none asks for
-    more than the limit at once: such a one waits for a full bucket and counts as the limit, so that a limit
-    that was read wrongly slows and never stalls. `at` None: not used yet by this process.
+    more than the limit at once: such a one waits for a full bucket and counts as the limit, and no debt is larger
+    than that, so that a limit that was read wrongly slows and never stalls. `at` None: not used yet by this process.
     """
 
     limit: float
@@ -69,7 +69,7 @@ class Bucket:
         self._set(min(self.level_at(now), left), now)
 
     def _set(self, level: float, now: float) -> None:
-        self.level = min(self.burst, level)
+        self.level = max(-self.limit, min(self.burst, level))
         self.at = now if self.at is None else max(self.at, now)
 
 
