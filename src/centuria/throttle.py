@@ -170,6 +170,8 @@ class Throttle:
             async with waiting.scope:
                 self._waiting.add(waiting)
                 self._refuse_if_denied(tokens)
+                if self._in_vain(waiting):
+                    raise self._out_of_patience(patience)
                 if prefix is not None:
                     await self._warm_first(prefix, by)
                 granted = await stack.enter_async_context(
@@ -253,7 +255,6 @@ class Throttle:
         most = self.governor.max_wait
         error = ModelUnavailable(
             f"{self.governor.model} refused it {patience.refusals} times for its rate limits, in {most:g} s.",
-            status=429,
             kind="gate",
             served=False,
             remedy="Lower limits.concurrency, or state the account's limits.",
@@ -286,12 +287,14 @@ class Throttle:
         those whose own deadline is before the gate opens."""
         now = self._now()
         denial = self.governor.denial(0, now)
-        opens = self.governor.closed_until() or now
         for waiting in self._waiting:
-            hopeless = waiting.deadline is not None and waiting.deadline < opens
-            if (denial is not None or hopeless) and not waiting.scope.expired():
+            if (denial is not None or self._in_vain(waiting)) and not waiting.scope.expired():
                 waiting.cause = denial
                 waiting.scope.reschedule(now)
+
+    def _in_vain(self, waiting: _Waiting) -> bool:
+        opens = self.governor.closed_until()
+        return waiting.deadline is not None and opens is not None and waiting.deadline < opens
 
     # -- the ends of an admission --------------------------------------------------------------------------
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
 from centuria.errors import JournalError
+from centuria.events import TaskEnded
 from centuria.folder import RunFolder
-from centuria.journal import post_command
+from centuria.journal import JournalReader, SqliteJournal, post_command
 from centuria.launch import prepare_resume
 from centuria.messages import Outcome, Status
 from centuria.orchestrator import Merged
@@ -112,3 +114,21 @@ async def test_no_key_stays_in_the_folder_wherever_a_server_was_given_it(tmp_pat
         path.unlink()
         refused = await centuria(tmp_path, "resume", run, "--quiet", env={"MYVALUE": key})
         assert (refused.code, "not kept" in refused.err) == (2, True)
+
+
+async def test_a_result_that_was_made_again_replaces_the_file_of_the_one_before(tmp_path: Path) -> None:
+    """The end of a task is a fact before its file is there: a kill between the two leaves the older file."""
+    assert (await centuria(tmp_path, "run", "say hello", "--rehearse", "--quiet")).code == 0
+    whole, cut = the_run(tmp_path), tmp_path / "cut"
+    (cut / "reports").mkdir(parents=True)
+    shutil.copy(whole / "job.json", cut)
+    with JournalReader(whole / "journal.sqlite") as reader:
+        records = list(reader.records())
+    end = next(record.seq for record in records if isinstance(record.event, TaskEnded))
+    journal = SqliteJournal.create(cut / "journal.sqlite", run="cut", name="cut")
+    journal.append(records[:end])
+    await journal.aclose()
+    (name,) = (file.name for file in (whole / "reports").iterdir())
+    (cut / "reports" / name).write_text("of the epoch before")
+    assert (await centuria(tmp_path, "resume", cut, "--quiet")).code == 0
+    assert (cut / "reports" / name).read_text() == (whole / "reports" / name).read_text()

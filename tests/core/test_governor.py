@@ -619,3 +619,21 @@ def test_a_resumed_run_goes_on_with_what_was_learned_on_its_own_clock() -> None:
     assert again.in_flight() == 0
     assert again.delay(1, 2.0) is not None  # the minute's requests were spent
     assert again.delay(1, 3.001) is None
+
+
+def test_a_pace_goes_on_after_a_resume_on_the_new_clock() -> None:
+    desk = Desk(most=100, known=RateLimits(concurrency=100))
+    desk.now = 1e6
+    tickets = desk.fill()
+    for ticket in tickets[10:]:
+        desk.refuse(ticket)
+    desk.succeed(*tickets[:10])
+    desk.succeed(desk.next())
+    again = Desk(most=100, known=RateLimits(concurrency=100))
+    again.governor = Governor(MODEL, most=100, known=RateLimits(concurrency=100))
+    fold(again.governor, [*desk.facts, RunResumed(0, 0, 0, None)])
+    again.keep(again.governor.begin(now=3.0))
+    again.now = 3.0
+    for _ in range(20):
+        again.succeed(again.next())
+    assert 4.5 < again.now < 3.0 + 20 / 8

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from centuria.core.governor import Governor
@@ -147,6 +147,8 @@ tricky = st.sampled_from(["", "0", "1", "-1", "5", "1000000000000", "9" * 40, "n
 
 
 @settings(max_examples=60, deadline=None)
+@example([("", "", "", "5"), ("", "", "", "1"), ("", "", "", "")])
+@example([("", "0", "", "1000000000000"), ("", "", "", "1")])
 @given(st.lists(st.tuples(tricky, tricky, tricky, tricky), min_size=1, max_size=8))
 def test_whatever_the_headers_say_the_next_request_goes_within_a_minute(said: list[tuple[str, str, str, str]]) -> None:
     governor = Governor("m", most=10, known=RateLimits(10))

@@ -1,4 +1,4 @@
-"""Upstreams with rate limits of every kind, on virtual time, and a crowd of agents that calls them through a throttle."""
+"""Upstreams with rate limits of every kind, on virtual time, and a crowd that calls them through a throttle."""
 
 from __future__ import annotations
 
@@ -207,6 +207,7 @@ class Crowd:
         )
         self.results: Counter[str] = Counter()
         self.errors: list[BaseException] = []
+        self.failed_at: list[float] = []
         self.retries = 0
         self.ended_at = 0.0
 
@@ -242,6 +243,7 @@ class Crowd:
                 if not error.retryable or failures > 3:
                     self.results[type(error).__name__] += 1
                     self.errors.append(error)
+                    self.failed_at.append(asyncio.get_running_loop().time())
                     return
                 self.retries += 1
                 await asyncio.sleep(2.0 ** (failures - 1) * (1 + self.dice.random() / 4))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jsonschema.protocols import Validator
 
 #: Keywords that one check evaluates before it gives up.
-MAX_STEPS = 100_000
+MAX_STEPS = 50_000
 
 Keyword = Callable[[Any, Any, Any, Any], Iterator["ValidationError"] | None]
 _steps: ContextVar[list[int]] = ContextVar("steps of the check that runs")

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 _NUMBER = re.compile(r"\s*(\d{1,15})(?:\.\d{0,9})?(?![\w.])", re.ASCII)
 _PART = re.compile(
-    r"(\d{1,12}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s|d)?"
+    r"(\d{1,15}(?:\.\d{1,9})?)\s?(milliseconds?|msecs?|ms|hours?|h|minutes?|mins?|m|seconds?|secs?|s|d)?", re.ASCII
 )
 _UNITS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
 #: Above this a "reset" is a point in time: seconds since 1970, above the second one milliseconds.
