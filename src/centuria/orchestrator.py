@@ -19,6 +19,7 @@ from centuria.errors import (
     JournalError,
     ModelDenied,
     ModelError,
+    SlotRefused,
 )
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
 from centuria.folder import RunFolder, file_stems
@@ -406,6 +407,8 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
         case ModelDenied():
             return Status.BLOCKED, str(error)
         case ModelError() if error.kind in _TIMEOUT_KINDS:
+            return Status.TIMEOUT, str(error)
+        case SlotRefused():
             return Status.TIMEOUT, str(error)
         case TimeoutError():
             return Status.TIMEOUT, "its time was up"

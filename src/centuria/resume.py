@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from centuria.core.calls import CallLedger
 from centuria.core.graph import TaskGraph
-from centuria.errors import JobError
+from centuria.errors import ConfigurationError, JobError
 from centuria.messages import Outcome, Status
 from centuria.settings import Job
+
+
+def statuses(names: Iterable[str]) -> frozenset[Status]:
+    """The statuses of these names. Raises `ConfigurationError` for none, or for a name that is not one."""
+    chosen = list(names)
+    wrong = [name for name in chosen if name not in list(Status)]
+    if wrong or not chosen:
+        said = f"{wrong[0]!r} is not a status." if wrong else "No status is named."
+        raise ConfigurationError(f"only: {said}", remedy=f"There are: {', '.join(Status)}.")
+    return frozenset(Status(name) for name in chosen)
 
 
 @dataclass(frozen=True, slots=True)

@@ -126,6 +126,7 @@ class Run:
         self._orchestrator: Orchestrator | None = None
         self._cancelled = ""
         self._starting: asyncio.Task[Any] | None = None
+        self._rows = {task.id: task.variables for task in launch.job.tasks}
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task or the whole run; may be called before it has begun."""
@@ -147,12 +148,18 @@ class Run:
         async with AsyncExitStack() as stack:
             transport = self._transport()
             stack.push_async_callback(transport.aclose)
+            cores, seq = Cores(launch.job), 0
+            if launch.resume is not None:  # before the servers: that it is running already is said at once
+                journal = SqliteJournal.open(launch.folder.journal)
+                stack.push_async_callback(journal.aclose)
+                seq = cores.restore(journal)
             host = await self._start_servers(stack)
-            journal = self._journal()
-            stack.push_async_callback(journal.aclose)
+            if launch.resume is None:  # after them: a run that cannot start leaves no folder
+                launch.folder.create()
+                journal = SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
+                stack.push_async_callback(journal.aclose)
+                launch.save()
             take_commands(launch.folder.path)  # they were for the run before this one
-            cores = Cores(launch.job)
-            seq = cores.restore(journal)
             self.stream = stream = Stream(journal, clock=self._wall, progress=cores.progress, seq=seq)
             stack.callback(stream.close)
             if begun is not None:
@@ -187,14 +194,6 @@ class Run:
         finally:
             self._starting = None
         return host
-
-    def _journal(self) -> SqliteJournal:
-        launch = self.launch
-        if launch.resume is not None:
-            return SqliteJournal.open(launch.folder.journal)
-        launch.folder.create()
-        launch.save()
-        return SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
 
     def _transport(self) -> Transport:
         """Where requests go, and the recorder before it. Raises `ConfigurationError` for its files."""
@@ -232,7 +231,7 @@ class Run:
         """What a rehearsal's script for this task may name."""
         job = self.launch.job
         if task != MERGE:
-            return next((one.variables for one in job.tasks if one.id == task), {})
+            return self._rows.get(task, {})
         assert self._orchestrator is not None
         return merge_variables(Results(job, job.tasks, self._orchestrator.outcomes()))
 
@@ -355,9 +354,10 @@ class Run:
         launch.folder.write("results.jsonl", results_lines(launch.job, outcomes, priced=launch.priced))
         if merged.cause:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
-        kit.stream.publish(FileWritten("results.jsonl"), FileWritten("report.html"), RunEnded(status, code, cause))
+        kit.stream.publish(FileWritten("results.jsonl"), RunEnded(status, code, cause))
         await kit.stream.durable()
         launch.folder.write("report.html", await asyncio.to_thread(report, kit.stream.progress))
+        kit.stream.publish(FileWritten("report.html"))
         return Report(
             run=launch.run,
             folder=launch.folder.path,

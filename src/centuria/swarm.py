@@ -6,7 +6,6 @@ import asyncio
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -16,7 +15,7 @@ from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run, register
 from centuria.launch import Launch, Tape, new_run_id, prepare, prepare_resume
-from centuria.messages import Status
+from centuria.resume import statuses
 from centuria.run import Report, Run
 from centuria.stream import Item, Stream, Subscription
 
@@ -149,8 +148,7 @@ class Swarm:
         finally:
             if not work.done():
                 run.cancel(cause="its reader went away")
-                with suppress(asyncio.CancelledError):
-                    await work
+                await asyncio.wait([work])
 
     async def resume(
         self, run: str | Path = "last", *, only: Sequence[str] = (), budget: float | Literal[False] | None = None
@@ -160,10 +158,10 @@ class Swarm:
         `only`: what ended with these statuses. `budget`: a new cap in dollars (False: no cap). What this swarm was
         given (model, limits, tools) takes the place of what the run began with.
         """
-        statuses = frozenset(Status(status) for status in only) or None
+        ended = statuses(only) if only else None
         overrides = self._overrides if budget is None else replace(self._overrides, budget=budget)
         folder = find_run(str(run), self._root)
-        launch = prepare_resume(folder, self._env, only=statuses, overrides=overrides, tape=self._tape)
+        launch = prepare_resume(folder, self._env, only=ended, overrides=overrides, tape=self._tape)
         return await self._follow(launch)
 
     # -- how -----------------------------------------------------------------------------------------------------

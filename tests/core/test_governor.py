@@ -162,6 +162,19 @@ def test_a_refusal_halves_it_once_for_the_whole_burst() -> None:
     assert desk.governor.concurrency == 20
 
 
+def test_answers_to_what_was_sent_before_the_refusal_do_not_raise_the_new_limit() -> None:
+    desk = Desk(most=100, known=RateLimits(concurrency=8))
+    first, *others = desk.fill()
+    desk.refuse(first, too_many("concurrency"))
+    desk.tick(1.1)
+    desk.succeed(*others[:4])
+    new = desk.admit()
+    assert new is not None and desk.governor.in_flight() == 4  # the limit is used up again
+    desk.succeed(*others[4:])
+    desk.succeed(new)
+    assert desk.governor.concurrency == 4
+
+
 def test_a_second_burst_halves_it_again_and_never_below_one() -> None:
     desk = Desk(most=4, known=RateLimits(concurrency=4))
     for expected in (2, 1, 1):

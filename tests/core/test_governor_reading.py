@@ -206,6 +206,7 @@ def test_one_call_goes_ahead_and_the_others_wait_for_a_bounded_time() -> None:
     assert warmup.wait("p", "a", now=1.0) == 0
     assert warmup.wait("p", "b", now=1.0) == 19.0
     assert warmup.wait("p", "b", now=20.0) == 0
+    assert warmup.ask("p", "c", now=25.0) == [], "nobody waits for a second one"
 
 
 def test_when_it_is_answered_all_go_until_the_cache_forgets() -> None:

@@ -11,7 +11,7 @@ from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Usage
 from centuria.model.answer import AnswerDecoder, Piece
 from centuria.model.sse import EventDecoder, ServerSentEvent
-from centuria.model.toolcalls import CALLS_CAP
+from centuria.model.toolcalls import ARGUMENTS_CAP, BEGINNING, CALLS_CAP, ToolCallMerger
 
 DONE = b"data: [DONE]\n\n"
 
@@ -444,3 +444,13 @@ def test_an_answer_beyond_the_cap_is_refused() -> None:
     decoder.feed(chunk({"content": "abcdef"}))
     with pytest.raises(ModelRefused):
         decoder.feed(chunk({"reasoning_content": "abcdef"}))
+
+
+def test_of_arguments_that_are_too_long_only_a_beginning_is_kept_which_is_no_object() -> None:
+    merger = ToolCallMerger()
+    merger.feed([{"index": 0, "id": "a", "function": {"name": "f", "arguments": '{"text": "'}}])
+    merger.feed([{"index": 0, "function": {"arguments": "x" * ARGUMENTS_CAP + '"}'}}])
+    (call,) = merger.calls()
+    assert len(call.arguments) == BEGINNING
+    with pytest.raises(ValueError, match="Unterminated"):
+        json.loads(call.arguments)

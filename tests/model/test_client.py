@@ -540,3 +540,13 @@ async def test_messages_of_a_conversation_arrive_as_they_were_meant() -> None:
         got = await d.client.chat(ask("\ud83d\ude00 and \ud800"), caller())
         assert upstream.requests[0].json["messages"] == [{"role": "user", "content": "😀 and �"}]
         assert got.message == Message("assistant", "Hello.")
+
+
+async def test_an_upstream_that_bills_more_than_was_reserved_is_named_once_and_counted_in_full() -> None:
+    greedy = Text("Hi", usage=Usage(prompt=10**6, output=10**6))
+    async with FakeUpstream(lambda _: greedy) as upstream, desk(upstream) as d:
+        for turn in range(2):
+            await d.client.chat(ask(max_tokens=10), caller(turn=turn))
+        assert d.ledger.spent("run") == 2 * 10**6 * (PRICE.input + PRICE.output)
+        said = [notice.text for notice in d.notices if "no cap can hold" in notice.text]
+        assert len(said) == 1

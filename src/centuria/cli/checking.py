@@ -130,7 +130,7 @@ def _server_finding(state: ServerState) -> Finding:
         return Finding(
             f"server {state.server}", True, f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
         )
-    return Finding(f"server {state.server}", False, f"not up: {state.reason}", "Run its command by hand to see why.")
+    return Finding(f"server {state.server}", False, f"not up: {state.reason}", "Run its command by hand, or ask its URL, to see why.")
 
 
 def _print(findings: Sequence[Finding], *, as_json: bool) -> int:

@@ -31,18 +31,21 @@ def show(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(digest.as_json(progress) | {"folder": str(folder.path), "running": running}))
     else:
-        print(text.show(progress, folder=str(folder.path)))
+        print(text.show(progress, folder=str(folder.path), broken_off=_broken_off(progress, running)))
     return 0
 
 
 def runs(options: argparse.Namespace) -> int:
     """`centuria runs`: one line a run, the oldest first."""
-    for folder in list_runs(runs_root()):
+    found = list_runs(runs_root())
+    if not found:
+        print(f"centuria: there are no runs in {runs_root()}", file=sys.stderr)
+    for folder in found:
         line = _line(folder)
         if options.json:
             print(json.dumps(line))
             continue
-        status = "running" if line["running"] else line["status"] or "broken off"
+        status = line["status"] or "not started"
         started = datetime.fromtimestamp(line["started"], UTC).strftime("%Y-%m-%d %H:%M") if line["started"] else "-"
         counts = f"{line['ok']}/{line['tasks']} ok  ${line['cost']:.4f}{'  rehearsal' if line['rehearsal'] else ''}"
         print(f"{folder.path.name}  {started}  {status:<10}  {counts}")
@@ -54,7 +57,8 @@ def watch(options: argparse.Namespace) -> int:
     folder = find_run(options.run, runs_root())
     with JournalReader(folder.journal) as reader:
         progress = asyncio.run(_watch(reader))
-    print(text.summary(progress, folder=str(folder.path)), file=sys.stderr)
+        broken_off = _broken_off(progress, reader.writer is not None)
+    print(text.summary(progress, folder=str(folder.path), broken_off=broken_off), file=sys.stderr)
     return 0
 
 
@@ -85,6 +89,11 @@ def _read(folder: RunFolder) -> tuple[Progress, bool]:
     return progress, running
 
 
+def _broken_off(progress: Progress, running: bool) -> bool:
+    """Whether its process went (kill -9, a power cut) before the run ended."""
+    return not running and progress.status in ("", "running")
+
+
 def _line(folder: RunFolder) -> dict[str, Any]:
     try:
         progress, running = _read(folder)
@@ -96,7 +105,7 @@ def _line(folder: RunFolder) -> dict[str, Any]:
         "folder": str(folder.path),
         "name": progress.name,
         "model": progress.model,
-        "status": progress.status,
+        "status": "broken off" if _broken_off(progress, running) else progress.status,
         "running": running,
         "started": progress.started_at,
         "tasks": len(progress.tasks),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from centuria import __version__
 from centuria.errors import CenturiaError, ConfigurationError, GraphError
@@ -25,7 +25,7 @@ _EPILOG = dedent("""\
     examples:
       centuria run examples/market-reports/job.toml          a job file; without a key, a rehearsal
       centuria run "Compare the 20 largest banks" --tools mcp.json --budget 2
-      centuria map "Write a report on {Name}." companies.csv --id Symbol --out reports/
+      centuria map "Write a report on {Name}." companies.csv --id Symbol --out lunch/
       centuria resume last                                   only what had not finished
       centuria doctor job.toml                               what is wrong, and the remedy
 
@@ -36,7 +36,9 @@ _EPILOG = dedent("""\
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command. Returns its exit code; only `--help`, `--version` and usage errors raise `SystemExit`."""
     _ready_streams()
-    options = parser().parse_args(arguments)
+    options, unknown = parser().parse_known_args(arguments)
+    if unknown:
+        _refuse(options.parser, unknown)
     try:
         return _command(options.does)(options)
     except (ConfigurationError, GraphError) as error:
@@ -49,6 +51,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence(sys.stdout)  # the reader of our output has gone
         return OK
+
+
+def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
+    """Flags that a command does not have, with its own usage and the flag that may have been meant."""
+    from difflib import get_close_matches
+
+    there = [word for action in command._actions for word in action.option_strings]
+    near = get_close_matches(unknown[0].partition("=")[0], there, n=1)
+    command.error(f"unrecognized arguments: {' '.join(unknown)}" + (f" (did you mean {near[0]}?)" if near else ""))
 
 
 def _ready_streams() -> None:
@@ -108,7 +119,7 @@ def _add(commands: Commands, name: str, does: str, text: str, example: str) -> a
         epilog=f"example:\n  {example}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    command.set_defaults(does=does)
+    command.set_defaults(does=does, parser=command)
     return command
 
 
@@ -121,7 +132,7 @@ def _add_running(commands: Commands) -> None:
         "map",
         "running:map_rows",
         "run one subagent for each row of a file",
-        'centuria map "Write a one-page report on {Name}." companies.csv --id Symbol --out reports/',
+        'centuria map "Write a one-page report on {Name}." companies.csv --id Symbol --out lunch/',
     )
     spread.add_argument("template", metavar="TEMPLATE", help="the prompt; {Column} is replaced by the row's value")
     spread.add_argument("rows", metavar="ROWS", type=Path, help="a CSV (with a header) or JSONL file")
@@ -137,7 +148,7 @@ def _add_running(commands: Commands) -> None:
         "go on with a run: only what had not finished",
         "centuria resume last --only failed,budget --budget 10",
     )
-    resume.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    resume.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
     resume.add_argument("--only", metavar="STATUS,..", help="only what ended so: failed,timeout,budget,...")
     resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
     _model_flags(resume)
@@ -149,7 +160,7 @@ def _add_running(commands: Commands) -> None:
 def _job_flags(command: argparse.ArgumentParser) -> None:
     _model_flags(command)
     _limit_flags(command)
-    command.add_argument("--out", metavar="DIR", type=Path, help="this run's folder (default: runs/ID)")
+    command.add_argument("--out", metavar="DIR", type=Path, help="this run's folder, a new one (default: runs/ID)")
     command.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
     _tape_flags(command)
     _view_flags(command)
@@ -177,9 +188,9 @@ def _tape_flags(command: argparse.ArgumentParser) -> None:
 
 
 def _view_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--yes", action="store_true", help="do not ask before money is spent")
+    command.add_argument("--yes", action="store_true", help="do not ask before money is spent (only a terminal is asked)")
     command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    command.add_argument("--quiet", action="store_true", help="no view while it runs")
+    command.add_argument("--quiet", action="store_true", help="no live view; the summary stays")
 
 
 def _budget(text: str) -> float | bool:
@@ -194,15 +205,15 @@ def _budget(text: str) -> float | bool:
 
 def _add_looking(commands: Commands) -> None:
     show = _add(commands, "show", "looking:show", "show a run: census, cost, tools, tasks", "centuria show last NVDA")
-    show.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    show.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
     show.add_argument("task", metavar="AGENT", nargs="?", help="one task: its outcome and every call of it")
     show.add_argument("--json", action="store_true", help="as JSON")
-    runs = _add(commands, "runs", "looking:runs", "list the runs below a folder", "centuria runs --json")
+    runs = _add(commands, "runs", "looking:runs", "list the runs below runs/ (or $CENTURIA_RUNS)", "centuria runs --json")
     runs.add_argument("--json", action="store_true", help="as JSON lines")
     watch = _add(commands, "watch", "looking:watch", "watch a run that another process works on", "centuria watch last")
-    watch.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    watch.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
     cancel = _add(commands, "cancel", "looking:cancel", "stop a run, or one agent of it", "centuria cancel last NVDA")
-    cancel.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last")
+    cancel.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
     cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
 
 

@@ -20,6 +20,7 @@ from centuria.errors import ConfigurationError
 from centuria.folder import find_run, register
 from centuria.launch import Launch, Tape, prepare, prepare_resume
 from centuria.messages import Status
+from centuria.resume import statuses
 from centuria.run import Report, Run
 from centuria.stream import Feed, Stream
 from centuria.swarm import RUNS, Place
@@ -59,7 +60,7 @@ def resume(options: argparse.Namespace) -> int:
     """`centuria resume`: the rest of a run."""
     overrides = overrides_from(options)
     edited = load_job(options.job, overrides) if options.job is not None else None
-    folder, only = find_run(options.run, runs_root()), _statuses(options.only)
+    folder, only = find_run(options.run, runs_root()), _only(options.only)
     launch = prepare_resume(folder, os.environ, only=only, edited=edited, overrides=overrides, tape=_tape(options))
     return _execute(launch, options)
 
@@ -86,15 +87,8 @@ def _is_job_file(job: str) -> bool:
     return False
 
 
-def _statuses(only: str | None) -> frozenset[Status] | None:
-    if only is None:
-        return None
-    names = [name.strip() for name in only.split(",") if name.strip()]
-    wrong = [name for name in names if name not in list(Status)]
-    if wrong or not names:
-        there = ", ".join(Status)
-        raise ConfigurationError(f"--only {only!r} names no status.", remedy=f"There are: {there}.")
-    return frozenset(Status(name) for name in names)
+def _only(written: str | None) -> frozenset[Status] | None:
+    return None if written is None else statuses([name.strip() for name in written.split(",") if name.strip()])
 
 
 def _start(loaded: LoadedJob, options: argparse.Namespace) -> int:

@@ -32,7 +32,7 @@ def read_text(path: Path, *, limit: int, what: str) -> str:
         with path.open("rb") as file:
             data = file.read(limit + 1)
     except FileNotFoundError:
-        raise JobError(f"{what} {name} does not exist.", remedy=f"Looked for it at {path}.") from None
+        raise JobError(f"{what} {name} does not exist.", remedy=f"Looked for it at {path.absolute()}.") from None
     except IsADirectoryError:
         raise JobError(f"{what} {name} is a folder.", remedy="Name a file in it.") from None
     except (OSError, ValueError) as error:

@@ -86,6 +86,7 @@ class ModelClient:
         self._bound = PromptBound()
         self._secret = endpoint.key.value if endpoint.key is not None else ""
         self._told_of_missing_usage = False
+        self._told_of_overrun = False
 
     async def chat(self, request: ChatRequest, caller: Caller) -> Completion:
         """Answer once, retrying what can succeed. A call that the journal holds as done is answered from it.
@@ -188,6 +189,10 @@ class ModelClient:
         row = self._close(attempt, end="done", cost=paid, usage=usage, completion=completion)
         if usage is not None:
             self._bound.observe(len(attempt.body), usage.prompt)
+            if paid > attempt.amount and not self._told_of_overrun:
+                self._told_of_overrun = True
+                said = f"{self._endpoint.model} counts more tokens than max_tokens allows, or than the prompt has bytes"
+                row.append(Notice(f"{said}: no cap can hold against that.", level="error"))
             self._money.settle(attempt.hold, paid, *row)
             return
         if not self._told_of_missing_usage:

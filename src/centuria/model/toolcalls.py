@@ -20,6 +20,9 @@ from centuria.model.wire import parse_object
 #: Calls of one turn. Providers accept 128 functions a request; more calls than that in one answer is a
 #: runaway.
 CALLS_CAP = 256
+#: Characters of one call's arguments. Of longer ones only the beginning is kept: it is no whole object, so the call is
+#: not run, and later turns do not carry all of it.
+ARGUMENTS_CAP, BEGINNING = 1_000_000, 1_000
 
 
 #: What tells where an object ends: its braces, and what may hide them.
@@ -88,6 +91,10 @@ class _Open:
         return self._object.whole
 
 
+def _bounded(arguments: str) -> str:
+    return arguments if len(arguments) <= ARGUMENTS_CAP else arguments[:BEGINNING]
+
+
 class ToolCallMerger:
     """Feed the `tool_calls` of each delta; `calls()` gives them in the order in which they began."""
 
@@ -116,7 +123,7 @@ class ToolCallMerger:
             ToolCall(
                 id=safe_text(call.id) or f"call_{place}",
                 name=safe_text(call.name),
-                arguments=safe_text(call.arguments),
+                arguments=_bounded(safe_text(call.arguments)),
             )
             for place, call in enumerate(self._calls)
             if not truncated or parse_object(call.arguments) is not None

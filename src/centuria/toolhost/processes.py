@@ -139,11 +139,10 @@ class Warden:
         await self._ready.wait()
         if self._control is None or self._tasks[0].done():
             raise ToolUnavailable("The process that starts tool servers is gone.", remedy="Start the run again.")
+        pipes = _pipes(3)
         number = next(self._numbers)
         child = self._starting[number] = Child(self)
-        theirs_in, ours_in = os.pipe()
-        ours_out, theirs_out = os.pipe()
-        ours_err, theirs_err = os.pipe()
+        (theirs_in, ours_in), (ours_out, theirs_out), (ours_err, theirs_err) = pipes
         request = {"start": number, "argv": list(argv), "env": dict(env), "cwd": str(cwd or Path.cwd())}
         self._send(request, (theirs_in, theirs_out, theirs_err))
         try:
@@ -276,6 +275,21 @@ async def _reader(fd: int, transports: list[asyncio.BaseTransport]) -> asyncio.S
     transport, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(fd, "rb", 0))
     transports.append(transport)
     return reader
+
+
+def _pipes(number: int) -> list[tuple[int, int]]:
+    """Pipes, all or none. Raises `ToolUnavailable` where the system has no descriptors left."""
+    pipes: list[tuple[int, int]] = []
+    try:
+        for _ in range(number):
+            pipes.append(os.pipe())
+    except OSError as error:
+        for fd in (end for pipe in pipes for end in pipe):
+            os.close(fd)
+        raise ToolUnavailable(
+            f"A tool server cannot be started: {error.strerror}.", remedy="Raise the limit of open files (ulimit -n)."
+        ) from error
+    return pipes
 
 
 async def _writer(fd: int, transports: list[asyncio.BaseTransport]) -> asyncio.StreamWriter:

@@ -25,8 +25,8 @@ def census_line(progress: Progress) -> str:
 def money_line(progress: Progress) -> str:
     """Spent, reserved, held and lost, against the cap."""
     money = progress.money()
-    cap = "no cap" if money.cap is None else f"of {dollars(money.cap)}"
-    parts = [f"{dollars(money.spent)} spent {cap}"]
+    cap = ", no cap" if money.cap is None else f" of {dollars(money.cap)}"
+    parts = [f"{dollars(money.spent)} spent{cap}"]
     if money.reserved:
         parts.append(f"{dollars(money.reserved)} reserved")
     if money.held:
@@ -36,9 +36,10 @@ def money_line(progress: Progress) -> str:
     return " · ".join(parts)
 
 
-def summary(progress: Progress, *, folder: str = "") -> str:
-    """The end of a run in a dozen lines. `folder` is where its files are, as the user would type it."""
-    lines = [_headline(progress), census_line(progress)]
+def summary(progress: Progress, *, folder: str = "", broken_off: bool = False) -> str:
+    """The end of a run in a dozen lines. `folder` is where its files are, as the user would type it. `broken_off`: it
+    has not ended, and nothing works on it."""
+    lines = [_headline(progress, broken_off), census_line(progress)]
     cut_short = sum(row.cut_short for row in progress.tasks.values())
     if cut_short:
         lines[-1] += f" ({counted(cut_short, 'answer')} cut short by a limit)"
@@ -58,8 +59,8 @@ def summary(progress: Progress, *, folder: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-def _headline(progress: Progress) -> str:
-    status = progress.status or "not started"
+def _headline(progress: Progress, broken_off: bool) -> str:
+    status = "broken off" if broken_off else progress.status or "not started"
     line = f"{clean(progress.name or progress.run, 60)}: {status}, {clean(progress.model, 60)}"
     if progress.cause:
         line += f" ({clean(progress.cause, 300)})"
@@ -186,7 +187,7 @@ def _where(progress: Progress, folder: str) -> list[str]:
     return lines
 
 
-def show(progress: Progress, *, folder: str = "", most: int = 200) -> str:
+def show(progress: Progress, *, folder: str = "", broken_off: bool = False, most: int = 200) -> str:
     """The summary and the tasks, those that are not ok first; at most `most` of them."""
     rows = sorted(progress.tasks.values(), key=lambda row: (row.status is Status.OK, row.index))
     head = ("task", "status", "cost", "tokens", "turns", "time", "")
@@ -207,4 +208,4 @@ def show(progress: Progress, *, folder: str = "", most: int = 200) -> str:
     )
     if len(rows) > most:
         lines.append(f"and {len(rows) - most:,} more: --json has all of them")
-    return summary(progress, folder=folder) + "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+    return summary(progress, folder=folder, broken_off=broken_off) + "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
