@@ -18,6 +18,7 @@ from centuria.config import (
     ModelChoice,
     NoKey,
     Overrides,
+    account_limits,
     check_price,
     load_job,
     overridden,
@@ -25,6 +26,7 @@ from centuria.config import (
     resolve,
 )
 from centuria.core.prices import Price
+from centuria.core.rates import RateLimits
 from centuria.errors import ConfigurationError, JournalError
 from centuria.events import RunStarted
 from centuria.folder import RunFolder, file_stem
@@ -81,6 +83,8 @@ class Launch:
     resume: Resume | None = None
     remark: str = ""
     tape: Tape = field(default_factory=Tape)
+    #: What the account may send, as far as it is known.
+    account: RateLimits = field(default_factory=RateLimits)
     #: Values of the environment that could be keys: tool servers' arguments may have been filled with them.
     confidential: frozenset[str] = field(default=frozenset(), repr=False)
 
@@ -212,6 +216,7 @@ def prepare(
         origin=Origin(_absolute(loaded.path), _absolute(tools_file)),
         remark=remark,
         tape=tape,
+        account=account_limits(loaded.job.limits, endpoint.provider),
         confidential=_confidential(env),
     )
 
@@ -301,6 +306,7 @@ def prepare_resume(
         resume=Resume(only),
         remark=remark,
         tape=tape,
+        account=account_limits(job.limits, endpoint.provider),
         confidential=_confidential(env),
     )
 

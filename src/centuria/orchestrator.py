@@ -12,6 +12,7 @@ from centuria.admission import Money, Slots
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.graph import NewTask, TaskGraph
 from centuria.core.landing import SoftLanding
+from centuria.core.refusals import concerns_all
 from centuria.errors import (
     BudgetExceeded,
     CenturiaError,
@@ -32,7 +33,10 @@ from centuria.subagent import Brief, Draft, converse, opening
 
 #: The root of the tree of caps.
 RUN_NODE = "run"
-_TIMEOUT_KINDS = frozenset({"connect", "first_token", "silence", "total"})
+#: Agents begin a few at a time, some milliseconds apart: all in one breath would take each step together, so that the
+#: first request left when the last was ready, and so on with every answer. A hundred have begun after 50 ms.
+_AT_ONCE, _APART = 4, 0.002
+_TIMEOUT_KINDS = frozenset({"first_token", "silence", "total", "gate"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +109,8 @@ class Orchestrator:
         agents = min(self._job.limits.agents, len(self._open))
         async with asyncio.TaskGroup() as group:
             for number in range(agents):
+                if number and number % _AT_ONCE == 0:
+                    await asyncio.sleep(_APART)
                 worker = group.create_task(self._worker(), name=f"agent {number}")
                 worker.add_done_callback(lambda _: self._news.set())
         await self._kit.stream.durable()
@@ -180,7 +186,7 @@ class Orchestrator:
             if isinstance(error, JournalError):
                 raise error from caught
             status, cause = _verdict(error)
-            if isinstance(error, ModelDenied):
+            if isinstance(error, ModelError) and concerns_all(error):
                 self._denied = self._denied or cause
         finally:
             del self._running[task.id]
@@ -404,7 +410,7 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
     match error:
         case BudgetExceeded():
             return Status.BUDGET, str(error)
-        case ModelDenied():
+        case ModelDenied() if concerns_all(error):
             return Status.BLOCKED, str(error)
         case ModelError() if error.kind in _TIMEOUT_KINDS:
             return Status.TIMEOUT, str(error)

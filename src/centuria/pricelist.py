@@ -7,6 +7,7 @@ and special service tiers are left out: no such request is sent.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -122,8 +123,18 @@ def _providers() -> Mapping[str, Provider]:
 
 def _model(provider: str, model: str) -> ModelInfo | None:
     known = _providers()
-    found = known.get(provider)
-    return found.find_model(model, all_providers=list(known.values())) if found is not None else None
+    house = known.get(provider)
+    found = house.find_model(model, all_providers=list(known.values())) if house is not None else None
+    # The table matches beginnings: kimi-k2.55 would cost what kimi-k2.5 does. A cap rests on no such guess.
+    return found if found is not None and _is_named(found.id, model) else None
+
+
+def _is_named(known: str, model: str) -> bool:
+    """Whether a model goes by this name: the name itself, or with a date, an edition or a maker beside it."""
+    names = (model, model.rpartition("/")[2])
+    return any(re.match(rf"{re.escape(known.rpartition('/')[2])}(?![A-Za-z0-9.])", name, re.I) for name in names) or (
+        known.lower().startswith(model.lower())
+    )
 
 
 def price_of(model: ModelInfo, day: date) -> Price | None:

@@ -31,6 +31,11 @@ class ResumePlan:
     added: frozenset[str]
     dropped: Sequence[Outcome]
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing is left to do."""
+        return not (self.resets or self.added or self.dropped)
+
 
 def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozenset[Status] | None = None) -> ResumePlan:
     """Decide what a resumed run does: all that is not ok, or what had no end and `only` these statuses.

@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import random
 from typing import Any, Literal
@@ -15,12 +15,15 @@ from typing import Any, Literal
 from centuria import __version__
 from centuria.admission import Money, Slots
 from centuria.core.calls import CallLedger
+from centuria.core.governor import Governor
 from centuria.core.graph import TaskGraph
 from centuria.core.landing import SoftLanding
 from centuria.core.money import Ledger
 from centuria.core.progress import Progress
+from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
+from centuria.core.warmup import WarmUp
 from centuria.errors import ConfigurationError, JournalError
 from centuria.events import (
     Event,
@@ -48,6 +51,7 @@ from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
 from centuria.settings import MERGE, Endpoint, Job
 from centuria.stream import Stream
+from centuria.throttle import Throttle
 from centuria.toolhost import McpToolHost
 from centuria.views.report import report
 
@@ -83,11 +87,14 @@ class Report:
 class Cores:
     """The pure machines of a run, to be folded together."""
 
-    def __init__(self, job: Job) -> None:
-        self.graph = TaskGraph(max_depth=job.limits.depth, max_tasks=job.limits.tasks)
+    def __init__(self, launch: Launch) -> None:
+        limits = launch.job.limits
+        self.graph = TaskGraph(max_depth=limits.depth, max_tasks=limits.tasks)
         self.calls = CallLedger()
         self.ledger = Ledger()
         self.landing = SoftLanding()
+        self.governor = governor_of(launch)
+        self.warmup = WarmUp(launch.endpoint.model)
         self.progress = Progress()
         #: Tasks that ended ok in a broken run whose file was not yet written.
         self.unwritten: set[str] = set()
@@ -98,7 +105,7 @@ class Cores:
         for record in journal.read():
             seq = record.seq
             self.progress.record(record)
-            for core in (self.graph, self.calls, self.ledger, self.landing):
+            for core in (self.graph, self.calls, self.ledger, self.landing, self.governor, self.warmup):
                 core.apply(record.event)
             self._note_file(record.event)
             # What did not end ok may run again, and then replays its calls.
@@ -121,12 +128,15 @@ class Run:
     ) -> None:
         self.launch = launch
         self.stream: Stream | None = None
+        #: A resume that finds nothing to do: it starts no server, and only puts the folder in order.
+        self.idle = False
         self._wall = wall
         self._dice = dice
         self._orchestrator: Orchestrator | None = None
         self._cancelled = ""
         self._starting: asyncio.Task[Any] | None = None
         self._rows = {task.id: task.variables for task in launch.job.tasks}
+        self._schemas = {task.id: task.schema for task in launch.job.tasks}
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task or the whole run; may be called before it has begun."""
@@ -148,11 +158,12 @@ class Run:
         async with AsyncExitStack() as stack:
             transport = self._transport()
             stack.push_async_callback(transport.aclose)
-            cores, seq = Cores(launch.job), 0
+            cores, seq = Cores(launch), 0
             if launch.resume is not None:  # before the servers: that it is running already is said at once
                 journal = SqliteJournal.open(launch.folder.journal)
                 stack.push_async_callback(journal.aclose)
                 seq = cores.restore(journal)
+                self.idle = seq > 0 and plan_resume(launch.job, cores.graph, cores.calls, only=launch.resume.only).empty
             host = await self._start_servers(stack)
             if launch.resume is None:  # after them: a run that cannot start leaves no folder
                 launch.folder.create()
@@ -182,7 +193,7 @@ class Run:
     async def _start_servers(self, stack: AsyncExitStack) -> McpToolHost:
         """The tool servers; none of them when the run is cancelled meanwhile, so that it ends at once and in order."""
         job = self.launch.job
-        host = McpToolHost(job.servers, timeouts=job.timeouts, dice=self._dice)
+        host = McpToolHost(() if self.idle else job.servers, timeouts=job.timeouts, dice=self._dice)
         self._starting = current = asyncio.current_task()
         try:
             await stack.enter_async_context(host)
@@ -202,7 +213,7 @@ class Run:
         if tape.replay is not None:
             inner = ReplayTransport(Recording(tape.replay), paced=tape.paced)
         elif launch.rehearse:
-            inner = RehearsalTransport(launch.job.rehearsal, self._variables)
+            inner = RehearsalTransport(launch.job.rehearsal, self._variables, self._schemas.get)
         else:
             inner = HttpTransport()
         if tape.record is None:
@@ -246,23 +257,33 @@ class Run:
         money.set_cap(RUN_NODE, job.limits.budget)
         agents = min(job.limits.agents, len(job.tasks))
         slots.set_limit("agents", agents, f"limits.agents = {job.limits.agents}")
-        slots.set_limit(
-            f"model:{launch.endpoint.model}", job.limits.concurrency, f"limits.concurrency = {job.limits.concurrency}"
-        )
         retry, tape = RetryPolicy(), launch.tape
+        at_once = tape.replay is not None and not tape.paced
+        throttle = Throttle(
+            cores.governor,
+            cores.warmup,
+            slots,
+            stream,
+            queue=job.timeouts.queue,
+            dice=self._dice,
+            wall=self._wall,
+            heeds=not at_once,
+        )
+        throttle.begin()
         model: Model = ModelClient(
             endpoint=launch.endpoint,
             transport=transport,
             calls=cores.calls,
             money=money,
-            slots=slots,
+            throttle=throttle,
             price=launch.price,
             stream=stream,
-            retry=RetryAtOnce() if tape.replay is not None and not tape.paced else retry,
+            retry=RetryAtOnce() if at_once else retry,
             timeouts=job.timeouts,
             dice=self._dice,
             wall=self._wall,
             run=launch.run,
+            warm_first=job.limits.warm_first and not (launch.rehearse or at_once),
         )
         tools = ToolScheduler(
             host=host,
@@ -312,6 +333,8 @@ class Run:
             cores.ledger.apply(fact)
         plan = plan_resume(job, cores.graph, cores.calls, only=resume.only if resume else None)
         resumed = RunResumed(len(plan.reused), len(plan.resets) + len(plan.added), in_doubt, job.limits.budget)
+        for core in (cores.governor, cores.warmup):
+            core.apply(resumed)
         stream.publish(resumed, *lost)
         stream.publish(PhaseStarted("prepare"), *cores.ledger.recover())
         events = cores.graph.end_all(plan.dropped) if plan.dropped else []
@@ -371,6 +394,19 @@ class Run:
             rehearsal=launch.rehearse,
             priced=launch.priced,
         )
+
+
+def governor_of(launch: Launch) -> Governor:
+    """The governor of the run's model. A limit that nobody stated is found out."""
+    limits, known = launch.job.limits, launch.account
+    if launch.rehearse or launch.tape.replay is not None:
+        known = RateLimits(concurrency=limits.concurrency)
+    most, why = limits.concurrency, ""
+    if known.concurrency is not None and known.concurrency < most:
+        most, why = known.concurrency, f"the account's concurrency is {known.concurrency} (limits.tier)"
+    elif limits.concurrency_written:
+        known = replace(known, concurrency=most)
+    return Governor(launch.endpoint.model, most=most, known=known, why=why)
 
 
 def _deafen(host: McpToolHost) -> None:

@@ -62,14 +62,23 @@ class Timeouts:
 class Limits:
     """Caps of a run. `budget`, `agent_budget` in pico-dollars (None: no cap); `tokens` and `seconds` are an agent's.
 
-    `agents` subagents exist at once; `concurrency` model calls are in flight at once. An agent makes `steps` model
-    calls, and sees `result_chars` characters of a tool's result. A run has `tasks` tasks, `depth` levels of children.
+    `agents` subagents exist at once; at most `concurrency` model calls are in flight at once, from the first moment
+    only where it is `concurrency_written` (or the account's `tier` is): else it is found out what the upstream takes.
+    `rpm`, `tpm`, `tpd` are the account's requests and tokens by the minute and the day. `warm_first`: one call goes
+    ahead to fill the provider's prompt cache, where that saves money. An agent makes `steps` model calls, and sees
+    `result_chars` characters of a tool's result. A run has `tasks` tasks, `depth` levels of children.
     """
 
     budget: Pico | None = 5 * DOLLAR
     agent_budget: Pico | None = None
     agents: int = 100
     concurrency: int = 100
+    concurrency_written: bool = False
+    tier: int | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    tpd: int | None = None
+    warm_first: bool = True
     steps: int = 50
     tokens: int | None = None
     seconds: float | None = None

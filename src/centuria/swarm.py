@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
@@ -180,9 +181,12 @@ class Swarm:
     def _launch(self, loaded: LoadedJob, out: str | Path | None) -> Launch:
         run, folder = Place(self._root, Path(out) if out is not None else None).new(loaded.job.name)
         tools = self._overrides.tools
-        return prepare(
+        launch = prepare(
             loaded, self._env, run=run, folder=folder, rehearse=self._rehearse, tools_file=tools, tape=self._tape
         )
+        if launch.remark:  # nobody asked for a rehearsal: a library says so where its user's program logs
+            logging.getLogger("centuria").warning(launch.remark)
+        return launch
 
     async def _follow(self, launch: Launch) -> Report:
         return await self._tracked(Run(launch))

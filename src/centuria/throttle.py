@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from centuria.admission import Slots
 from centuria.core.governor import Governor
 from centuria.core.ratelimits import Stated, read_headers
-from centuria.core.refusals import verdict
+from centuria.core.refusals import spends_no_retry
 from centuria.core.warmup import WarmUp
 from centuria.errors import ModelDenied, ModelError, ModelUnavailable
 from centuria.events import BreakerOpened, Fact, GateClosed, LimitSet, PrefixSet, RequestAdmitted
@@ -34,11 +34,6 @@ from centuria.stream import Stream
 _TICK = 0.001
 #: A call that was admitted before and refused goes before all that were not: it keeps its place.
 _AGAIN = 1000
-
-
-def spends_no_retry(error: ModelError) -> bool:
-    """Whether the call may simply be admitted again: a rate limit refused it, unserved."""
-    return verdict(error) == "limited"
 
 
 @dataclass(slots=True)
@@ -107,7 +102,10 @@ class _Waiting:
 
 
 class Throttle:
-    """The shell of one governor. `queue` is the longest wait for a slot, in seconds; `wall` is seconds since 1970."""
+    """The shell of one governor. `queue` is the longest wait for a slot, in seconds; `wall` is seconds since 1970.
+
+    `heeds` False: what an upstream says of its limits is no news (it is a recording), and nothing waits for it.
+    """
 
     def __init__(
         self,
@@ -119,6 +117,7 @@ class Throttle:
         queue: float | None,
         dice: Callable[[], float],
         wall: Callable[[], float],
+        heeds: bool = True,
     ) -> None:
         self.governor = governor
         self.warmup = warmup
@@ -127,6 +126,7 @@ class Throttle:
         self._queue = queue
         self._dice = dice
         self._wall = wall
+        self._heeds = heeds
         #: Those with a slot pass one at a time, in the order of their grants.
         self._door = asyncio.Lock()
         self._waiting: set[_Waiting] = set()
@@ -266,13 +266,12 @@ class Throttle:
 
     def _publish(self, facts: Sequence[Fact]) -> None:
         """Make what a core decided known, and act on it. A limit is published by the table that it is set in."""
+        if not facts:
+            return
+        self._stream.publish(*(fact for fact in facts if not isinstance(fact, LimitSet)))
         for fact in facts:
             if isinstance(fact, LimitSet):
                 self._slots.set_limit(fact.resource, fact.limit, fact.reason)
-            else:
-                self._stream.publish(fact)
-        if not facts:
-            return
         if self._knock is not None:
             _wake(self._knock)
         for fact in facts:
@@ -305,6 +304,9 @@ class Throttle:
         self._publish(self.governor.succeeded(ticket, tokens, self._stated(headers), now=self._now()))
 
     def _refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
+        if not self._heeds and not isinstance(error, ModelDenied):
+            self._abandoned(ticket)
+            return
         stated, dice = self._stated(headers), self._dice()
         self._publish(self.governor.refused(ticket, error, stated, now=self._now(), dice=dice))
 
@@ -315,7 +317,7 @@ class Throttle:
         self._publish(self.warmup.warmed(prefix, now=self._now()))
 
     def _stated(self, headers: Mapping[str, str] | None) -> Stated:
-        return read_headers(headers, self._wall()) if headers else Stated()
+        return read_headers(headers, self._wall()) if headers and self._heeds else Stated()
 
     def _give_up_warming(self, prefix: str, by: str) -> None:
         self._publish(self.warmup.gave_up(prefix, by, now=self._now()))

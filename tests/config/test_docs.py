@@ -13,7 +13,7 @@ import pytest
 from jsonschema import Draft202012Validator
 
 import centuria.config
-from centuria.config import job_schema, load_job
+from centuria.config import accounts, job_schema, load_job
 from centuria.config.job import read_toml
 from centuria.config.presets import as_markdown
 
@@ -76,6 +76,12 @@ def test_the_table_of_providers_in_the_docs_is_current() -> None:
     text = (ROOT / "docs" / "providers.md").read_text()
     (table,) = re.findall(r"<!-- presets -->\n(.*?)\n<!-- /presets -->", text, re.DOTALL)
     assert table == as_markdown()
+
+
+def test_the_table_of_tiers_in_the_docs_is_current() -> None:
+    text = (ROOT / "docs" / "providers.md").read_text()
+    (table,) = re.findall(r"<!-- tiers -->\n(.*?)\n<!-- /tiers -->", text, re.DOTALL)
+    assert table == accounts.as_markdown()
 
 
 def test_importing_the_package_does_not_import_its_configuration() -> None:

@@ -232,7 +232,16 @@ def test_an_overload_lowers_it_too_and_opens_again_with_one_request() -> None:
         assert verdict(error) == "overloaded"
         desk.refuse(ticket, error)
     assert desk.governor.concurrency == 20
+    assert desk.wait() == 1.0, "it spends no retry, so it waits here"
+    desk.tick(1.0)
     assert len(desk.fill()) == 1
+
+
+def test_an_overload_that_spends_a_retry_waits_for_nothing_else() -> None:
+    desk = Desk(most=40, known=RateLimits(concurrency=40))
+    desk.refuse(desk.fill()[0], ModelUnavailable("x", status=503, kind="server_unavailable"))
+    assert desk.governor.concurrency == 20
+    assert desk.wait() in (0.0, math.inf)
 
 
 # -- the gate ------------------------------------------------------------------------------------------------------
@@ -632,6 +641,16 @@ def test_a_resumed_run_goes_on_with_what_was_learned_on_its_own_clock() -> None:
     assert again.in_flight() == 0
     assert again.delay(1, 2.0) is not None  # the minute's requests were spent
     assert again.delay(1, 3.001) is None
+
+
+def test_a_resumed_run_keeps_to_its_new_limits() -> None:
+    calm, hurt = Desk(most=100, known=RateLimits(concurrency=100)), Desk(most=100, known=RateLimits(concurrency=100))
+    calm.succeed(*calm.fill())
+    hurt.refuse(hurt.fill()[0], too_many())
+    for desk, most, limit in ((calm, 7, 7), (calm, 500, 500), (hurt, 7, 7), (hurt, 500, 50)):
+        again = Governor(MODEL, most=most, known=RateLimits(concurrency=most))
+        fold(again, [*desk.facts, RunResumed(0, 0, 0, None)])
+        assert again.concurrency == limit
 
 
 def test_a_pace_goes_on_after_a_resume_on_the_new_clock() -> None:

@@ -265,7 +265,7 @@ def test_what_a_task_does_is_told_in_words() -> None:
         (e.MoneyQueued(1, "task:a", 5), "waiting for money"),
         (e.MoneyReserved(1, "task:a", 5), "between calls"),
         (e.SlotQueued(1, "model:m", "a", 0, 5, 0.0), "queued for model"),
-        (e.SlotGranted(1, "model:m", 0, "a", 1.0, 1.0), "between calls"),
+        (e.SlotGranted(1, "model:m", 0, "a", 1.0, 1.0), "queued at the model's gate"),
         (e.CallOpened(model, 1, "model", "m", "f", True, 1, 5), "model"),
         (e.CallClosed(model, 1, "done", 3), "between calls"),
         (e.SlotQueued(2, "tool:web__search", "a", 0, 5, 0.0), "queued for web__search"),

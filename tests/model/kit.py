@@ -8,11 +8,14 @@ from typing import Any
 
 from centuria.admission import Money, Slots
 from centuria.core.calls import CallLedger
+from centuria.core.governor import Governor
 from centuria.core.money import Ledger
 from centuria.core.prices import Price
 from centuria.core.progress import Progress
+from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
+from centuria.core.warmup import WarmUp
 from centuria.events import CallClosed, CallOpened, Event, Notice, TextDelta, fold
 from centuria.messages import DOLLAR, CallKey, Message, Pico
 from centuria.model.client import ModelClient
@@ -22,6 +25,7 @@ from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.stream import Item, Stream, Subscription
 from centuria.testing.journal import MemoryJournal
 from centuria.testing.upstream import FakeUpstream
+from centuria.throttle import Throttle
 
 #: Kimi K2.5 at Moonshot: $0.60, $0.10 and $3.00 per million tokens.
 PRICE = Price(input=600_000, cached=100_000, output=3_000_000)
@@ -49,7 +53,17 @@ class Desk:
         self.calls = CallLedger()
         self.table = SlotTable()
         self.slots = Slots(self.table, self.stream)
-        self.slots.set_limit("model:kimi-k2.5", limit, "test")
+        self.governor = Governor("kimi-k2.5", most=limit, known=RateLimits(concurrency=limit))
+        self.throttle = Throttle(
+            self.governor,
+            WarmUp("kimi-k2.5"),
+            self.slots,
+            self.stream,
+            queue=(timeouts or Timeouts()).queue,
+            dice=random.Random(1).random,
+            wall=lambda: 0.0,
+        )
+        self.throttle.begin()
         self.ledger = Ledger()
         self.money = Money(self.ledger, self.stream)
         self.money.set_cap("run", cap)
@@ -59,7 +73,7 @@ class Desk:
             transport=transport,
             calls=self.calls,
             money=self.money,
-            slots=self.slots,
+            throttle=self.throttle,
             price=price,
             stream=self.stream,
             retry=retry,

@@ -159,7 +159,7 @@ async def test_a_stalled_answer_is_given_up_after_thirty_seconds_of_silence() ->
 
 @virtual_clock
 async def test_retries_wait_one_two_and_four_seconds_holding_neither_slot_nor_money() -> None:
-    d = Desk(rehearse(latency_ms=1000, faults={"429": 1.0}), retry=RetryPolicy(jitter=0.0))
+    d = Desk(rehearse(latency_ms=1000, faults={"500": 1.0}), retry=RetryPolicy(jitter=0.0))
     ended: list[float] = []
 
     async def watch() -> None:
@@ -173,7 +173,7 @@ async def test_retries_wait_one_two_and_four_seconds_holding_neither_slot_nor_mo
         group.create_task(watch())
         with pytest.raises(ModelUnavailable) as caught:
             await d.client.chat(ask(), caller())
-    assert caught.value.status == 429 and ended == [1, 3, 6, 11]
+    assert caught.value.status == 500 and ended == [1, 3, 6, 11]
 
 
 @virtual_clock

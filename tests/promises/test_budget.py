@@ -40,7 +40,7 @@ async def test_the_worked_example_spends_exactly_its_cap_on_ten_agents(tmp_path:
         job = write_job(
             tmp_path, upstream, rows=100, job={"max_tokens": 16_000}, price=TEN_CENTS, limits={"budget": 1.0}
         )
-        async with swarm(tmp_path) as hundred:
+        async with swarm(tmp_path, concurrency=100) as hundred:
             report = await hundred.run(job)
     assert len(upstream.requests) == 10 and upstream.peak == 10
     assert (report.cost, report.held) == (10**12, 0)

@@ -45,7 +45,7 @@ class Crowded(FakeUpstream):
 
 async def test_a_hundred_agents_have_a_hundred_calls_in_flight(tmp_path: Path) -> None:
     async with Crowded(lambda body: Text("Here."), crowd=100, latency=0.42) as upstream:
-        job = write_job(tmp_path, upstream, rows=130, limits={"budget": 50.0})
+        job = write_job(tmp_path, upstream, rows=130, limits={"budget": 50.0, "concurrency": 100})
         async with swarm(tmp_path) as hundred:
             report = await hundred.run(job)
     assert upstream.peak == 100 and len(upstream.requests) == 130

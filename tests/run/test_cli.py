@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -265,3 +266,23 @@ async def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) 
     async with asyncio.timeout(30):
         out, err = await process.communicate()
     assert out == b"{" and b"Traceback" not in err and b"BrokenPipe" not in err, err
+
+
+def test_a_rehearsal_without_a_script_answers_what_the_schema_asks_for(here: Centuria, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("Name\nA\nB\n")
+    schema = {"type": "object", "properties": {"size": {"type": "number"}}, "required": ["size"]}
+    (tmp_path / "s.json").write_text(json.dumps(schema))
+    said = here("map", "About {Name}", "rows.csv", "--id", "Name", "--schema", "s.json", "--out", "out")
+    assert said.code == 0, said.err
+    assert (tmp_path / "out" / "table.csv").read_text().splitlines() == ["id,size", "A,0", "B,0"]
+
+
+def test_a_prompt_that_names_no_column_is_refused_before_anything_is_paid(here: Centuria, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("Name\nA\nB\n")
+    assert_refused(here("map", "About Name", "rows.csv"), "names no column", "{Name}", folder=tmp_path)
+
+
+def test_a_resume_with_nothing_left_to_do_says_so(here: Centuria) -> None:
+    assert here("run", "Say hello.").code == 0
+    said = here("resume", "last")
+    assert (said.code, "nothing was left to do" in said.err) == (0, True)

@@ -88,9 +88,9 @@ async def test_a_dead_servers_group_dies_with_it() -> None:
 
 async def test_what_cannot_be_started_is_said_and_harms_nobody() -> None:
     async with Warden() as warden:
-        with pytest.raises(ToolUnavailable, match="No such file"):
+        with pytest.raises(ToolUnavailable, match="was not found"):
             await warden.launch(["/no/such/program"], env={})
-        with pytest.raises(ToolUnavailable, match="No such file"):
+        with pytest.raises(ToolUnavailable, match="was not found"):
             await warden.launch(["/bin/cat"], env={}, cwd=Path("/no/such/folder"))
         child = await warden.launch(["/bin/cat"], env={})
         child.stdin.write(b"hello\n")

@@ -50,7 +50,7 @@ def test_the_summary_tells_census_cost_time_tools_causes_files_and_how_to_go_on(
         "web__web_search",
         "server db is down: it exited with code 1",
         "6 budget: The cap of run leaves no room for this call.",
-        "runs/market: table.csv, summary.md, 93 result files",
+        "runs/market: table.csv, summary.md, 93 results in reports/",
         "centuria resume runs/market",
     ):
         assert words in text, words

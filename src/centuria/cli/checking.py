@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -82,7 +83,10 @@ def tools(options: argparse.Namespace) -> int:
     down = [state for state in states if not state.up]
     for state in down:
         line = {"server": state.server, "up": False, "reason": state.reason}
-        print(json.dumps(line) if options.json else f"{state.server}: not up: {clean(state.reason, 300)}")
+        if options.json:
+            print(json.dumps(line))
+        else:
+            print(f"{state.server}: not up: {clean(state.reason, 300)}", file=sys.stderr)
     return 1 if down else 0
 
 
@@ -130,7 +134,12 @@ def _server_finding(state: ServerState) -> Finding:
         return Finding(
             f"server {state.server}", True, f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
         )
-    return Finding(f"server {state.server}", False, f"not up: {state.reason}", "Run its command by hand, or ask its URL, to see why.")
+    return Finding(
+        f"server {state.server}",
+        False,
+        f"not up: {state.reason}",
+        "Run its command by hand, or ask its URL, to see why.",
+    )
 
 
 def _print(findings: Sequence[Finding], *, as_json: bool) -> int:

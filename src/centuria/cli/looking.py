@@ -45,7 +45,7 @@ def runs(options: argparse.Namespace) -> int:
         if options.json:
             print(json.dumps(line))
             continue
-        status = line["status"] or "not started"
+        status = line["status"] or "starting"
         started = datetime.fromtimestamp(line["started"], UTC).strftime("%Y-%m-%d %H:%M") if line["started"] else "-"
         counts = f"{line['ok']}/{line['tasks']} ok  ${line['cost']:.4f}{'  rehearsal' if line['rehearsal'] else ''}"
         print(f"{folder.path.name}  {started}  {status:<10}  {counts}")

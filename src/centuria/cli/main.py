@@ -148,7 +148,9 @@ def _add_running(commands: Commands) -> None:
         "go on with a run: only what had not finished",
         "centuria resume last --only failed,budget --budget 10",
     )
-    resume.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
+    resume.add_argument(
+        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
+    )
     resume.add_argument("--only", metavar="STATUS,..", help="only what ended so: failed,timeout,budget,...")
     resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
     _model_flags(resume)
@@ -178,7 +180,12 @@ def _model_flags(command: argparse.ArgumentParser) -> None:
 def _limit_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--budget", metavar="DOLLARS", type=_budget, help="cap in dollars, or none (default: 5)")
     command.add_argument("--agents", metavar="N", type=int, help="subagents at once (default: 100)")
-    command.add_argument("--concurrency", metavar="N", type=int, help="model calls at once (default: 100)")
+    command.add_argument(
+        "--concurrency",
+        metavar="N",
+        type=int,
+        help="model calls at once (default: up to 100, as the provider takes them)",
+    )
 
 
 def _tape_flags(command: argparse.ArgumentParser) -> None:
@@ -188,7 +195,9 @@ def _tape_flags(command: argparse.ArgumentParser) -> None:
 
 
 def _view_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--yes", action="store_true", help="do not ask before money is spent (only a terminal is asked)")
+    command.add_argument(
+        "--yes", action="store_true", help="do not ask before money is spent (only a terminal is asked)"
+    )
     command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
     command.add_argument("--quiet", action="store_true", help="no live view; the summary stays")
 
@@ -205,15 +214,23 @@ def _budget(text: str) -> float | bool:
 
 def _add_looking(commands: Commands) -> None:
     show = _add(commands, "show", "looking:show", "show a run: census, cost, tools, tasks", "centuria show last NVDA")
-    show.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
+    show.add_argument(
+        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
+    )
     show.add_argument("task", metavar="AGENT", nargs="?", help="one task: its outcome and every call of it")
     show.add_argument("--json", action="store_true", help="as JSON")
-    runs = _add(commands, "runs", "looking:runs", "list the runs below runs/ (or $CENTURIA_RUNS)", "centuria runs --json")
+    runs = _add(
+        commands, "runs", "looking:runs", "list the runs below runs/ (or $CENTURIA_RUNS)", "centuria runs --json"
+    )
     runs.add_argument("--json", action="store_true", help="as JSON lines")
     watch = _add(commands, "watch", "looking:watch", "watch a run that another process works on", "centuria watch last")
-    watch.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
+    watch.add_argument(
+        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
+    )
     cancel = _add(commands, "cancel", "looking:cancel", "stop a run, or one agent of it", "centuria cancel last NVDA")
-    cancel.add_argument("run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)")
+    cancel.add_argument(
+        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
+    )
     cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
 
 

@@ -122,7 +122,7 @@ def _execute(launch: Launch, options: argparse.Namespace) -> int:
     report = asyncio.run(_show(run, options))
     assert run.stream is not None
     try:
-        _tell(report, run.stream.progress, launch, options)
+        _tell(report, run.stream.progress, launch, options, idle=run.idle)
         sys.stdout.flush()
     except OSError as error:  # the run is over and its folder complete, whoever can still be told
         return _untold(error, report.exit_code)
@@ -138,13 +138,15 @@ def _untold(error: OSError, code: int) -> int:
     return code or NOT_OK
 
 
-def _tell(report: Report, progress: Progress, launch: Launch, options: argparse.Namespace) -> None:
+def _tell(report: Report, progress: Progress, launch: Launch, options: argparse.Namespace, *, idle: bool) -> None:
     """What the run came to: the summary beside the answer."""
     if options.json:
         print(json.dumps(digest.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
         return
     print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
-    if launch.rehearse and launch.tape.replay is None:
+    if idle:
+        print("centuria: nothing was left to do\n", file=sys.stderr)
+    if not idle and launch.rehearse and launch.tape.replay is None and report.exit_code != INTERRUPTED:
         print(_expected(launch, progress), file=sys.stderr)
     _print_answer(report)
 

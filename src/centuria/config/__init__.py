@@ -3,6 +3,7 @@
 Everything is checked before a request is sent or a cent is spent; each error is one sentence with its remedy.
 """
 
+from centuria.config.accounts import account_limits
 from centuria.config.doctor import Finding, check_price, diagnose
 from centuria.config.job import GOAL, SUMMARY_NAMES, LoadedJob, job_from_goal, job_from_prompt, load_job, overridden
 from centuria.config.mcp_json import read_mcp_json
@@ -26,6 +27,7 @@ __all__ = [
     "Overrides",
     "Preset",
     "Table",
+    "account_limits",
     "check_id",
     "check_price",
     "check_schema",

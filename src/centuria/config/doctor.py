@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from centuria.config.accounts import account_limits
 from centuria.config.presets import BY_NAME, ENDED, SUCCESSORS, family
 from centuria.config.providers import ModelChoice, NoKey, resolve
 from centuria.core.prices import PriceTable
@@ -58,6 +59,10 @@ def diagnose(
         Finding("base URL", True, f"{endpoint.base_url} ({BY_NAME[endpoint.provider].title})"),
         *_model(endpoint, choice),
     ]
+    try:
+        account_limits(limits or Limits(), endpoint.provider)
+    except ProviderError as error:
+        findings.append(Finding("limits", False, error.message, error.remedy))
     if prices is not None:
         findings.append(_price(endpoint, limits or Limits(), prices))
     return findings

@@ -229,6 +229,8 @@ def _written_limits(shape: LimitsShape) -> dict[str, Any]:
     for key in ("budget", "agent_budget"):
         if key in written:
             written[key] = None if written[key] is False else pico(written[key])
+    if "concurrency" in written:
+        written["concurrency_written"] = True
     return written
 
 

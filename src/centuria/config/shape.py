@@ -158,7 +158,17 @@ class LimitsShape(Shape):
     agents: Count | None = None
     """Subagents that exist at once."""
     concurrency: Count | None = None
-    """Model calls in flight at once."""
+    """Model calls in flight at once, from the first on. Not written: as many as the provider takes, up to 100."""
+    tier: Annotated[int, Field(ge=0, le=100)] | None = None
+    """The account's tier at its provider (Moonshot: 0 to 5); see docs/providers.md."""
+    rpm: Annotated[int, Field(ge=1, le=10**9)] | None = None
+    """Requests a minute that the account may send."""
+    tpm: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    """Tokens a minute that the account may send and ask for."""
+    tpd: Annotated[int, Field(ge=1, le=10**12)] | None = None
+    """Tokens a day that the account may send and ask for."""
+    warm_first: bool | None = None
+    """Let one call go ahead, so that the others find their shared beginning in the provider's prompt cache."""
     steps: Annotated[int, Field(ge=1, le=100_000)] | None = None
     """Model calls that one subagent may make."""
     tokens: Annotated[int, Field(ge=1, le=10**12)] | None = None

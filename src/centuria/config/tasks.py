@@ -65,6 +65,12 @@ def _check_templates(recipe: Recipe, table: Table, name: str) -> None:
             if column not in table.columns and column.partition(".")[0] not in table.columns:
                 remedy = f"{did_you_mean(column, table.columns)} {_BRACES}"
                 problems.add(f"{name} has no column {quoted(column)}, which `{key}` asks for.", remedy)
+    if len(table.rows) > 1 and not placeholders(recipe.prompt):
+        columns = ", ".join(list(table.columns)[:8])
+        problems.add(
+            "`prompt` names no column, so all rows would get the same prompt.",
+            f"Put a column in braces: {{{next(iter(table.columns), 'Name')}}}. There is: {columns}.",
+        )
     if recipe.id and not placeholders(recipe.id) and recipe.id not in table.columns:
         problems.add(
             f"{name} has no column {quoted(recipe.id)}, which `id` names.",

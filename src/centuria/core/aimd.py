@@ -16,11 +16,15 @@ START, STEP = 5, 20
 
 @dataclass(slots=True)
 class Aimd:
-    """`limit` is between 1 and `most`; `known` is where it starts; `stated` is what the upstream says is the most."""
+    """`limit` is between 1 and `most`; `known` is where it starts; `stated` is what the upstream says is the most.
+
+    `why` is the reason of the limit where it starts, if it is none of those that follow from the numbers.
+    """
 
     most: int
     known: int | None = None
     stated: int | None = None
+    why: str = ""
     limit: int = field(init=False)
     doubling: bool = field(init=False)
     full: bool = False
@@ -39,6 +43,8 @@ class Aimd:
         """The reason of the limit that a process starts with."""
         if self.limit != self._start():
             return "learned before the run was resumed"
+        if self.why:
+            return self.why
         if self.limit == self.most:
             return f"limits.concurrency = {self.most}"
         if self.known is None:
@@ -72,6 +78,12 @@ class Aimd:
 
     def set(self, limit: int) -> None:
         self.limit, self.answers, self.full = limit, 0, False
+
+    def restart(self, *, refused: bool) -> None:
+        """Another process, perhaps with another `most`. What was learned by a refusal stays."""
+        learned = self.limit if refused else max(self.limit, self._start())
+        self.set(min(learned, self.most))
+        self.accepted = 0
 
     def used(self, in_flight: int) -> None:
         self.full = self.full or in_flight >= self.limit

@@ -20,7 +20,7 @@ from centuria.core.aimd import Aimd
 from centuria.core.gate import Gate
 from centuria.core.ratelimits import Refusal, Stated, read_refusal
 from centuria.core.rates import DAY, RateLimits, Rates
-from centuria.core.refusals import pause, verdict
+from centuria.core.refusals import pause, spends_no_retry, verdict
 from centuria.errors import ModelDenied, ModelError
 from centuria.events import (
     BreakerClosed,
@@ -67,7 +67,8 @@ class _Breaker:
 class Governor:
     """One (key, model). `most` requests are in flight at most; `known` is what the account's tier allows.
 
-    `share` of a minute's limit may be used at once. `max_wait` is how long a call waits at the gate in all, in
+    `why` is the reason of the first limit, where the default one would not be it. `share` of a minute's limit may be
+    used at once. `max_wait` is how long a call waits at the gate in all, in
     seconds: what takes longer is parked, not waited for. Times are any clock that never goes back; `dice` is in
     [0, 1).
     """
@@ -78,6 +79,7 @@ class Governor:
         *,
         most: int,
         known: RateLimits | None = None,
+        why: str = "",
         share: float = 0.5,
         max_wait: float = 300.0,
     ) -> None:
@@ -85,7 +87,7 @@ class Governor:
         self.model = model
         self.resource = f"model:{model}"
         self.max_wait = max_wait
-        self._aimd = Aimd(max(1, most), known.concurrency)
+        self._aimd = Aimd(max(1, most), known.concurrency, why=why)
         self._burst = 0
         self._sent: dict[int, _Sent] = {}
         self._rates = Rates(known, share)
@@ -213,7 +215,9 @@ class Governor:
         why = f"HTTP {error.status} ({error.kind or 'overloaded'})"
         if sent.burst != self._burst:
             return facts + self._hold_longer(error.retry_after, why, now)
-        until = now if error.retry_after is None else now + pause(error.retry_after, self._gate.closings, dice)
+        # What spends no retry has to wait here; a 503 has the delays of its retries.
+        waits = error.retry_after is not None or spends_no_retry(error)
+        until = now + pause(error.retry_after, self._gate.closings, dice) if waits else now
         facts += self._all(GateClosed(self.model, now, until, why, congestion=True))
         return facts + self._limit(self._aimd.lowered(why))
 
@@ -362,8 +366,7 @@ class Governor:
         self._sent.clear()
         self._gate.restart()
         self._rates.restart()
-        self._aimd.set(self.concurrency)
-        self._aimd.accepted = 0
+        self._aimd.restart(refused=self._burst > 0)
         self._resumed = True
         self._breaker = None
 

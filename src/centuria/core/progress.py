@@ -26,6 +26,7 @@ from centuria.core.rows import (
     critical_path,
 )
 from centuria.core.tallies import AGENTS, RATE_SECONDS, CallTally, MoneyTally, SlotTally
+from centuria.core.upstreams import UpstreamRow, UpstreamTally
 from centuria.messages import Pico, Status, TaskState
 
 _NOTICES = 200
@@ -72,6 +73,7 @@ class Progress:
     _slots: SlotTally = field(init=False)
     _money: MoneyTally = field(init=False)
     _calls: CallTally = field(init=False)
+    _upstreams: UpstreamTally = field(default_factory=UpstreamTally)
     _census: Counter[Status] = field(default_factory=Counter)
     _loss: Pico = 0
     _active: float = 0.0
@@ -114,6 +116,13 @@ class Progress:
             e.CallClosed: self._calls.closed,
             e.ServerUp: self._server_up,
             e.ServerDown: self._server_down,
+            e.RequestAdmitted: self._upstreams.admitted,
+            e.RequestEnded: self._upstreams.ended,
+            e.RateLimitsSeen: self._upstreams.seen,
+            e.GateClosed: self._upstreams.gate_closed,
+            e.GateOpened: self._upstreams.gate_opened,
+            e.BreakerOpened: self._upstreams.breaker_opened,
+            e.BreakerClosed: self._upstreams.breaker_closed,
         }
 
     # -- folding ------------------------------------------------------------------------------------------------------
@@ -145,6 +154,7 @@ class Progress:
         if self._since is not None:
             self._active += max(0.0, at - self._since)
         self._slots.vanish(at)
+        self._upstreams.vanish(at)
         self._money.owing.clear()
         for row in (*self._rows.tasks.values(), *self._rows.others.values()):
             for call in row.calls.values():
@@ -152,7 +162,7 @@ class Progress:
             row.calls.clear()
             row.queued.clear()
             row.owing = 0
-            row.slot = None
+            row.slot, row.at_gate = None, False
             if row.state in ("ready", "running"):
                 row.started_at = None
                 self._move(row, "waiting")
@@ -163,6 +173,7 @@ class Progress:
         self.in_doubt += event.in_doubt
         self.status, self.cause, self.exit_code, self.ended_at = "running", "", None, None
         self.phase = ""
+        self.notices.clear()  # they were said of what was left; what still holds is said again
         self._calls.rate.clear()
         self._since = at
         self._working, self._worked = None, 0
@@ -302,6 +313,11 @@ class Progress:
     def tools(self) -> dict[str, CallsRow]:
         """Calls by the tool's name as models see it."""
         return self._calls.tools
+
+    @property
+    def upstreams(self) -> dict[str, UpstreamRow]:
+        """By model: what its upstream lets us send."""
+        return self._upstreams.rows
 
     @property
     def usage(self) -> Tokens:

@@ -20,8 +20,8 @@ _LONGEST = 86_400.0
 def verdict(error: ModelError) -> Verdict:
     """What an error says of all requests to this model.
 
-    limited: wait at the gate, no retry is spent · overloaded: fewer at once, a retry is spent · denied: nothing
-    will succeed · failed: it concerns that request alone.
+    limited: wait at the gate · overloaded: fewer at once · denied: nothing will succeed · failed: it concerns that
+    request alone.
     """
     kind = error.kind.lower()
     if isinstance(error, ModelDenied):
@@ -32,6 +32,16 @@ def verdict(error: ModelError) -> Verdict:
     if error.status == 429:  # inside an answer that had begun, it may have cost something
         return "overloaded" if error.served else "limited"
     return "failed"
+
+
+def concerns_all(error: ModelError) -> bool:
+    """Whether nothing that is sent to this model will succeed: its own refusal, or the breaker's word for it."""
+    return verdict(error) == "denied"
+
+
+def spends_no_retry(error: ModelError) -> bool:
+    """Whether the call may simply be admitted again: an unserved 429. It waits at the gate instead."""
+    return error.status == 429 and not error.served and verdict(error) in ("limited", "overloaded")
 
 
 def pause(asked: float | None, closings: int, dice: float) -> float:

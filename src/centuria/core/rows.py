@@ -58,10 +58,13 @@ class TaskRow:
     calls: dict[CallKey, OpenCall] = field(default_factory=dict)
     queued: dict[int, str] = field(default_factory=dict)
     owing: int = 0
+    #: It has a slot of its model, and has not been admitted to it yet.
+    at_gate: bool = False
 
     @property
     def doing(self) -> str:
-        """What it does now: `model`, `tool NAME`, `queued for NAME`, `waiting for money`, or its state."""
+        """What it does now: `model`, `tool NAME`, `queued for NAME`, `queued at the
+        model's gate`, `waiting for money`, or its state."""
         if self.state == "ended":
             return self.status.value if self.status else "ended"
         if self.calls:
@@ -72,6 +75,8 @@ class TaskRow:
         if self.queued:
             resource = next(reversed(self.queued.values()))
             return "queued for model" if resource.startswith("model:") else f"queued for {bare(resource)}"
+        if self.at_gate:
+            return "queued at the model's gate"
         if self.owing:
             return "waiting for money"
         return "between calls" if self.state == "running" else self.state

@@ -77,6 +77,7 @@ class SlotTally:
         row = self.rows.get(event.agent)
         if row is not None:
             row.waited += event.waited
+            row.at_gate = event.resource.startswith("model:")
         if event.resource == AGENTS:
             self.slots[event.slot] = event.agent
             ticket.span = self.timeline.begin(event.slot, event.agent, "agent", "", at)
@@ -112,8 +113,10 @@ class SlotTally:
         resource = self._resource(ticket.resource)
         resource.in_use -= 1
         resource.holds.add(event.at - ticket.at)
+        row = self.rows.get(ticket.agent)
+        if row is not None:
+            row.at_gate = False
         if ticket.resource == AGENTS:
-            row = self.rows.get(ticket.agent)
             state = row.status.value if row is not None and row.status is not None else ""
             self.timeline.end(ticket.span, at, state)
             if self.slots.get(ticket.slot) == ticket.agent:
@@ -244,6 +247,7 @@ class CallTally:
             row.tool_calls += 1
         else:
             row.attempts += 1
+            row.at_gate = False
         before = row.calls.get(key)
         if before is not None:
             self.timeline.end(before.span, at, "superseded")

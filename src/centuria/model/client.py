@@ -1,6 +1,6 @@
 """The one door to a model. Every call, the planner's and the merger's too, passes it: one place for money and rate.
 
-    found in the journal? -> [reserve -> slot -> open -> durable -> post, read -> settle] x attempts -> durable
+    found in the journal? -> [reserve -> admit -> open -> durable -> post, read -> settle] x attempts -> durable
 
 The row and its money are on disk before a request leaves, and the answer before anyone sees it. Whatever
 ends an attempt, cancellation included, ends its reservation, its row and its slot in the same tick.
@@ -14,11 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from centuria.admission import Money, Slots
+from centuria.admission import Money
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.money import PromptBound
 from centuria.core.prices import Price, cost, worst
+from centuria.core.refusals import spends_no_retry
 from centuria.core.retry import RetryPolicy
+from centuria.core.warmup import LEAST
 from centuria.errors import BudgetExceeded, ModelError, ModelUnavailable, PriceMissing
 from centuria.events import CallEnd, CallOpened, Fact, Notice, TextDelta
 from centuria.messages import Completion, Pico, Usage
@@ -28,6 +30,7 @@ from centuria.model.wire import authorization, encode_request, identity
 from centuria.ports import Caller, ChatRequest, HttpRequest, HttpResponse, Transport
 from centuria.settings import Endpoint, Timeouts
 from centuria.stream import Stream
+from centuria.throttle import Admission, Patience, Throttle
 
 #: Seconds: the wait for the end of the body after `[DONE]` (then the connection can be used again), for the
 #: usage after the answer's last token, and for the body of an error.
@@ -37,13 +40,16 @@ _ERROR_CAP = 65_536
 
 @dataclass(slots=True)
 class _Attempt:
-    """One reservation and what became of it. `row` is None until the journal has it, `sent` once it may have
-    left."""
+    """One reservation and what became of it. `tokens` is the most that it may use, prompt and answer.
+
+    `row` is None until the journal has it, `sent` once it may have left.
+    """
 
     hold: int
     amount: Pico
     body: bytes
     max_tokens: int
+    tokens: int
     decoder: AnswerDecoder
     row: CallOpened | None = None
     sent: bool = False
@@ -52,8 +58,8 @@ class _Attempt:
 
 
 class ModelClient:
-    """Implements `ports.Model` over a transport. `price` None: there is no cap to keep and every call counts
-    as $0."""
+    """Implements `ports.Model` over a transport, for the one model that `throttle` is for. `price` None: there is
+    no cap to keep and every call counts as $0."""
 
     def __init__(
         self,
@@ -62,7 +68,7 @@ class ModelClient:
         transport: Transport,
         calls: CallLedger,
         money: Money,
-        slots: Slots,
+        throttle: Throttle,
         price: Price | None,
         stream: Stream,
         retry: RetryPolicy,
@@ -70,12 +76,13 @@ class ModelClient:
         dice: Callable[[], float],
         wall: Callable[[], float],
         run: str,
+        warm_first: bool = True,
     ) -> None:
         self._endpoint = endpoint
         self._transport = transport
         self._calls = calls
         self._money = money
-        self._slots = slots
+        self._throttle = throttle
         self._price = price
         self._stream = stream
         self._retry = retry
@@ -83,6 +90,8 @@ class ModelClient:
         self._dice = dice
         self._wall = wall
         self._run = run
+        # Where what is cached costs less: one call of those that begin alike goes ahead.
+        self._warms = warm_first and price is not None and price.cached is not None
         self._bound = PromptBound()
         self._secret = endpoint.key.value if endpoint.key is not None else ""
         self._told_of_missing_usage = False
@@ -91,6 +100,7 @@ class ModelClient:
     async def chat(self, request: ChatRequest, caller: Caller) -> Completion:
         """Answer once, retrying what can succeed. A call that the journal holds as done is answered from it.
 
+        A refusal for a rate limit spends no retry: the call is admitted again when the upstream will have it.
         `max_tokens` is shrunk where a cap leaves less room, down to 1,024 (4,096 where the model thinks).
         Raises `ModelError` (of the last attempt), `BudgetExceeded`, `SlotRefused`, `FingerprintMismatch`,
         `PriceMissing` for another model than the one that the price is for.
@@ -101,28 +111,26 @@ class ModelClient:
         done = self._calls.find(caller.key, mark)
         if done is not None and done.completion is not None:
             return done.completion
-        failures = 0
+        failures, patience = 0, Patience()
         while True:
             try:
-                return await self._try(request, caller, mark)
+                return await self._try(request, caller, mark, patience)
             except ModelError as error:
+                if spends_no_retry(error):
+                    continue
                 failures += 1
                 delay = self._retry.delay(failures, error, self._dice())
                 if delay is None or (error.kind == "total" and error.partial):
                     raise
             await asyncio.sleep(delay)  # holding neither money nor a slot
 
-    async def _try(self, request: ChatRequest, caller: Caller, mark: str) -> Completion:
+    async def _try(self, request: ChatRequest, caller: Caller, mark: str, patience: Patience) -> Completion:
         attempt = await self._reserve(request, caller)
-        model = request.model or self._endpoint.model
+        model, prefix = request.model or self._endpoint.model, self._prefix(attempt.body)
         try:
-            async with self._slots.hold(
-                f"model:{model}",
-                agent=caller.key.task,
-                index=caller.index,
-                priority=caller.priority,
-                patience=self._timeouts.queue,
-            ):
+            async with self._throttle.admit(
+                caller, tokens=attempt.tokens, patience=patience, prefix=prefix
+            ) as admission:
                 facts = self._calls.open(
                     caller.key,
                     call="model",
@@ -136,7 +144,8 @@ class ModelClient:
                 attempt.row = next(fact for fact in facts if isinstance(fact, CallOpened))
                 self._stream.publish(*facts)
                 await self._stream.durable()
-                completion = await self._exchange(attempt, caller)
+                completion = await self._exchange(attempt, caller, admission)
+                admission.succeeded(completion.usage)
         except BaseException as error:
             self._lose(attempt, error)
             raise
@@ -160,7 +169,16 @@ class ModelClient:
                 if max_tokens < floor:
                     raise
             else:
-                return _Attempt(hold, amount, body, max_tokens, AnswerDecoder(secret=self._secret))
+                tokens = self._bound.bound(len(body)) + max_tokens
+                return _Attempt(hold, amount, body, max_tokens, tokens, AnswerDecoder(secret=self._secret))
+
+    def _prefix(self, body: bytes) -> str | None:
+        """The name of what this request and those of its siblings begin with, if that is worth a warm-up: the tools
+        and the system prompt, which stand before the first word of a user."""
+        if not self._warms:
+            return None
+        end = body.find(b'{"role":"user"')
+        return hashlib.sha256(body[:end]).hexdigest()[:32] if end >= 4 * LEAST else None
 
     def _worst_case(self, size: int, max_tokens: int) -> Pico:
         return 0 if self._price is None else worst(self._price, self._bound.bound(size), max_tokens)
@@ -241,7 +259,7 @@ class ModelClient:
 
     # -- the wire ------------------------------------------------------------------------------------------
 
-    async def _exchange(self, attempt: _Attempt, caller: Caller) -> Completion:
+    async def _exchange(self, attempt: _Attempt, caller: Caller, admission: Admission) -> Completion:
         """Post and read, each wait within its time-out. An answer that is whole is kept, however its stream
         ends."""
         now = asyncio.get_running_loop().time
@@ -252,8 +270,11 @@ class ModelClient:
             async with asyncio.timeout_at(min(ends, attempt.began + self._timeouts.first_token)) as clock:
                 async with self._transport.send(self._request(attempt.body, caller)) as response:
                     if not 200 <= response.status < 300:
-                        raise await self._refusal(response)
-                    await self._read(response, attempt, caller, clock, ends)
+                        refusal = await self._refusal(response)
+                        admission.failed(refusal, response.headers)
+                        raise refusal
+                    admission.accepted(response.headers)
+                    await self._read(response, attempt, caller, admission, clock, ends)
         except TimeoutError:
             if not clock.expired():
                 raise
@@ -266,7 +287,13 @@ class ModelClient:
         return decoder.finish()
 
     async def _read(
-        self, response: HttpResponse, attempt: _Attempt, caller: Caller, clock: asyncio.Timeout, ends: float
+        self,
+        response: HttpResponse,
+        attempt: _Attempt,
+        caller: Caller,
+        admission: Admission,
+        clock: asyncio.Timeout,
+        ends: float,
     ) -> None:
         now = asyncio.get_running_loop().time
         decoder, signs = attempt.decoder, 0
@@ -276,6 +303,7 @@ class ModelClient:
                 signs = decoder.signs
                 if attempt.first_token_s is None:
                     attempt.first_token_s = now() - attempt.began
+                    admission.begun()
                 patience = self._timeouts.silence
                 if decoder.complete:
                     patience = _LINGER if decoder.done else min(_TAIL, patience)

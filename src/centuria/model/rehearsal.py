@@ -17,12 +17,14 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from centuria.core.examples import example_of
 from centuria.core.templates import fill, fill_all
 from centuria.errors import JobError, ModelUnavailable
 from centuria.ports import HttpRequest, HttpResponse
 from centuria.settings import MERGE, Rehearsal, ScriptedTurn
 
 Variables = Callable[[str], Mapping[str, Any]]
+Schemas = Callable[[str], Mapping[str, Any] | None]
 Body = Mapping[str, Any]
 
 #: Characters of a chunk: many small ones where they are paced, few where they are not.
@@ -44,12 +46,13 @@ class RehearsalTransport:
 
     The turn of a script is the number of answers that the conversation holds already; past its end, its last
     text is said again. Results of earlier calls are known to templates by the name that the script gives
-    them.
+    them. Without a script it says that it is a rehearsal; where `schema(task)` asks for JSON, it gives an example.
     """
 
-    def __init__(self, rehearsal: Rehearsal, variables: Variables) -> None:
+    def __init__(self, rehearsal: Rehearsal, variables: Variables, schema: Schemas = lambda task: None) -> None:
         self._rehearsal = rehearsal
         self._variables = variables
+        self._schema = schema
         self._sent: Counter[str] = Counter()
         self._last_body: dict[str, bytes] = {}
 
@@ -143,7 +146,8 @@ class RehearsalTransport:
             return _Answer(fill(self._rehearsal.summary, values))
         script = self._rehearsal.tasks.get(task) or self._rehearsal.turns
         if not script or task == MERGE:
-            return _Answer(_echo(messages))
+            schema = self._schema(task)
+            return _Answer(_echo(messages) if schema is None else json.dumps(example_of(schema), ensure_ascii=False))
         turn = sum(message.get("role") == "assistant" for message in messages)
         values |= _results(script, messages)
         if turn >= len(script) or not script[turn].calls:

@@ -10,9 +10,11 @@ error for that one call, with what is known of it in `error.data`:
 from __future__ import annotations
 
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import cache
 from types import TracebackType
 from typing import Any
 
@@ -41,13 +43,19 @@ async def http_transport(server: ToolServer, *, connect: float, slots: int) -> A
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(
             httpx2.AsyncClient(
-                transport=Firewall(httpx2.AsyncHTTPTransport(limits=limits)),
+                transport=Firewall(httpx2.AsyncHTTPTransport(verify=_tls(), limits=limits)),
                 headers=dict(server.headers),
                 timeout=httpx2.Timeout(connect, read=600.0, write=60.0, pool=None),
             )
         )
         assert server.url is not None
         yield await stack.enter_async_context(streamable_http_client(server.url, http_client=client))
+
+
+@cache
+def _tls() -> ssl.SSLContext:
+    """The certificates that are trusted, read once: each time takes tens of milliseconds of everyone's time."""
+    return httpx2.create_ssl_context()
 
 
 class Firewall(httpx2.AsyncBaseTransport):

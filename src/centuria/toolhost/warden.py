@@ -86,6 +86,9 @@ class Warden:
             try:
                 os.close(told)
                 self._become(request, fds)
+            except FileNotFoundError:
+                where = request["argv"][0] if os.access(request["cwd"], os.X_OK) else request["cwd"]
+                os.write(teller, f"{where!r} was not found: it does not exist, or is not on PATH".encode()[:1000])
             except BaseException as error:
                 os.write(teller, f"{type(error).__name__}: {error}".encode()[:1000])
             finally:

@@ -152,6 +152,22 @@ def as_json(progress: Progress) -> dict[str, Any]:
             }
             for row in progress.models.values()
         ],
+        "upstreams": [
+            {
+                "model": row.model,
+                "ends": dict(row.ends),
+                "closings": row.closings,
+                "closed": row.closed,
+                "closed_until": row.closed_until,
+                "reason": row.reason,
+                "pace": row.pace,
+                "breaker": row.breaker,
+                "requests_a_minute": row.requests,
+                "tokens_a_minute": row.tokens,
+                "tokens_a_day": row.daily_tokens,
+            }
+            for row in progress.upstreams.values()
+        ],
         "resources": [_resource(progress, row) for row in progress.resources.values()],
         "servers": [
             {"slug": row.slug, "server": row.server, "up": row.up, "tools": row.tools, "reason": row.reason}

@@ -12,6 +12,7 @@ from centuria.core.progress import Progress
 from centuria.core.rows import ResourceRow, TaskRow, bare
 from centuria.core.tallies import AGENTS
 from centuria.messages import Status
+from centuria.views.upstream import notable, upstream_line
 from centuria.views.words import clean, dollars, seconds, short
 
 _STYLES = {
@@ -47,7 +48,7 @@ def frame(progress: Progress, now: float, width: int, height: int) -> list[Text]
     rest = height - len(head)
     if rest < 6:
         return _fitted(head, width, height)
-    numbers = [_numbers(progress, now, width), Text()]
+    numbers = [_numbers(progress, now, width), *_upstream(progress, now), Text()]
     rest -= len(numbers)
     # Tools get up to a third of the rest, notices up to a fifth, the agents what remains.
     tools = _fold(tools, max(3, rest // 3), "tools")
@@ -165,6 +166,13 @@ def _numbers(progress: Progress, now: float, width: int) -> Text:
     while len(parts) > 1 and len("  ".join(parts)) + 2 > width:
         parts.pop(-2 if down else -1)
     return Text(_MARGIN + "  ".join(parts), "bright_black")
+
+
+def _upstream(progress: Progress, now: float) -> list[Text]:
+    """What holds the model's calls back, if anything does."""
+    if progress.ended_at is not None or not notable(progress, progress.model):
+        return []
+    return [Text(f"{_MARGIN}{upstream_line(progress, progress.model, now)}", "yellow")]
 
 
 def _longest_call(progress: Progress, now: float) -> str:

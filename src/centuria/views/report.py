@@ -14,6 +14,7 @@ from centuria.core.progress import Progress
 from centuria.core.rows import TaskRow
 from centuria.messages import Status
 from centuria.views.digest import causes, lasted, tool_lines, usd
+from centuria.views.upstream import upstream_line
 from centuria.views.words import clean
 
 _PLACE = "{{DATA}}"
@@ -86,6 +87,7 @@ def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
                 "name": clean(row.name, 80),
                 "calls": row.opened,
                 "ends": dict(row.ends),
+                "rate": clean(upstream_line(progress, row.name), _TEXT * 2),
                 "cost": usd(row.cost),
                 "first": _times(row.first_token),
                 "total": _times(row.total),

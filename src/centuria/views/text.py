@@ -8,6 +8,7 @@ from centuria.core.measures import Tokens
 from centuria.core.progress import Progress
 from centuria.messages import Status
 from centuria.views.digest import causes, lasted, tool_lines
+from centuria.views.upstream import upstream_line
 from centuria.views.words import clean, counted, dollars, percent, seconds
 
 #: How an attempt ended, in words.
@@ -49,6 +50,7 @@ def summary(progress: Progress, *, folder: str = "", broken_off: bool = False) -
         ("tokens", tokens_line(progress.usage)),
         ("time", _time_line(progress)),
         ("model", _model_line(progress)),
+        ("rate", upstream_line(progress, progress.model)),
     ]
     lines += [f"{name:<8}{text}" for name, text in pairs if text]
     lines += _tool_table(progress)
@@ -180,7 +182,8 @@ def _where(progress: Progress, folder: str) -> list[str]:
     if folder:
         own = [path for path, task in progress.files.items() if task is None]
         of_tasks = len(progress.files) - len(own)
-        names = [clean(path, 80) for path in own[:8]] + ([counted(of_tasks, "result file")] if of_tasks else [])
+        results = [f"{counted(of_tasks, 'result')} in reports/"] if of_tasks else []
+        names = [clean(path, 80) for path in own[:8]] + results
         lines += ["", f"files   {folder}" + (f": {', '.join(names)}" if names else "")]
     if progress.status and progress.census()[Status.OK] < len(progress.tasks):
         lines.append(f"resume  centuria resume {folder or clean(progress.run, 80)}")
@@ -208,4 +211,5 @@ def show(progress: Progress, *, folder: str = "", broken_off: bool = False, most
     )
     if len(rows) > most:
         lines.append(f"and {len(rows) - most:,} more: --json has all of them")
-    return summary(progress, folder=folder, broken_off=broken_off) + "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+    tasks = "\n".join(line.rstrip() for line in lines)
+    return f"{summary(progress, folder=folder, broken_off=broken_off)}\n{tasks}\n"

@@ -1,4 +1,4 @@
-"""Centuria's own client on the rack: the very `ModelClient` that runs use, with money, slots and a journal."""
+"""Centuria's own client on the rack: the very `ModelClient` that runs use, with money, a governor and a journal."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from typing import Any
 
 from centuria.admission import Money, Slots
 from centuria.core.calls import CallLedger
+from centuria.core.governor import Governor
 from centuria.core.money import Ledger
 from centuria.core.prices import Price
 from centuria.core.progress import Progress
+from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
+from centuria.core.warmup import WarmUp
 from centuria.errors import ContextTooLong, ModelDenied, ModelError, ModelRefused, SlotRefused
 from centuria.messages import DOLLAR, CallKey, Completion, Message, Pico, ToolCall, ToolSpec
 from centuria.model.client import ModelClient
@@ -24,6 +27,7 @@ from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.stream import Stream
 from centuria.testing.journal import MemoryJournal
 from centuria.testing.torture.clients import LONGEST_WAIT, MAX_TOKENS, PATIENCE, ClientResult, ErrorKind
+from centuria.throttle import Throttle
 
 #: Kimi K2.5 at Moonshot: $0.60, $0.10 and $3.00 per million tokens.
 PRICE = Price(input=600_000, cached=100_000, output=3_000_000)
@@ -71,14 +75,16 @@ class CenturiaClient:
     def _build(self, base_url: str, key: str) -> ModelClient:
         stream = Stream(MemoryJournal(), clock=time.time, progress=Progress())
         slots, money = Slots(SlotTable(), stream), Money(self.ledger, stream)
-        slots.set_limit(f"model:{_MODEL}", 100, "torture")
+        governor = Governor(_MODEL, most=100, known=RateLimits(concurrency=100), max_wait=LONGEST_WAIT)
+        throttle = Throttle(governor, WarmUp(_MODEL), slots, stream, queue=None, dice=random.random, wall=time.time)
+        throttle.begin()
         money.set_cap("run", _CAP)
         return ModelClient(
             endpoint=Endpoint("fake", base_url, _MODEL, Secret(key)),
             transport=self._transport,
             calls=CallLedger(),
             money=money,
-            slots=slots,
+            throttle=throttle,
             price=PRICE,
             stream=stream,
             retry=RetryPolicy(delays=(0.01, 0.02, 0.04), max_wait=LONGEST_WAIT),
@@ -91,6 +97,8 @@ class CenturiaClient:
 
 def _kind(error: ModelError | SlotRefused) -> ErrorKind:
     match error:
+        case ModelDenied() if error.kind == "parked":
+            return "unavailable"  # nobody but time can act
         case ModelDenied():
             return "denied"
         case ContextTooLong():
