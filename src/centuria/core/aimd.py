@@ -11,7 +11,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from centuria.core.rates import Bucket
+
 START, STEP = 5, 20
+#: While it doubles: so many may start within no time, and this many times the limit in a second. A wave that is
+#: spread meets its first refusal before all of it is sent.
+_AT_ONCE, _SPREAD = 5, 4
 
 
 @dataclass(slots=True)
@@ -31,10 +36,18 @@ class Aimd:
     answers: int = 0
     #: In flight, and not refused.
     accepted: int = 0
+    spread: Bucket = field(init=False)
 
     def __post_init__(self) -> None:
         self.limit = self._start()
         self.doubling = self.known is None
+        self.spread = Bucket(_SPREAD * self.limit, 1.0, _AT_ONCE, _AT_ONCE)
+
+    def wait(self, now: float) -> tuple[float, str]:
+        """Seconds until one more may start, and why."""
+        if not self.testing:
+            return 0.0, ""
+        return self.spread.wait(1, now), "the account's limits are being found out"
 
     def _start(self) -> int:
         return min(self.most, max(1, START if self.known is None else self.known))
@@ -78,15 +91,19 @@ class Aimd:
 
     def set(self, limit: int) -> None:
         self.limit, self.answers, self.full = limit, 0, False
+        self.spread.limit = _SPREAD * limit
 
     def restart(self, *, refused: bool) -> None:
         """Another process, perhaps with another `most`. What was learned by a refusal stays."""
         learned = self.limit if refused else max(self.limit, self._start())
         self.set(min(learned, self.most))
         self.accepted = 0
+        self.spread.at = None
 
-    def used(self, in_flight: int) -> None:
+    def admitted(self, in_flight: int, at: float) -> None:
         self.full = self.full or in_flight >= self.limit
+        if self.testing:
+            self.spread.take(1, at)
 
     def answered(self) -> None:
         self.answers += self.full

@@ -128,7 +128,7 @@ class Governor:
         """How long a request of this many tokens has to wait; None: not at all."""
         if self._breaker is not None and not self._may_probe(self._breaker, now):
             return Delay(math.inf, self._breaker.cause)
-        seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now))
+        seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now), self._aimd.wait(now))
         if seconds > 0:
             return Delay(seconds, reason)
         full = len(self._sent) >= self.concurrency
@@ -310,7 +310,7 @@ class Governor:
                 self._sent[ticket] = _Sent(tokens, self._burst)
                 self._rates.take(tokens, at)
                 self._gate.admitted(ticket, at, self.concurrency)
-                self._aimd.used(len(self._sent))
+                self._aimd.admitted(len(self._sent), at)
                 if self._breaker is not None:
                     self._breaker.probe = ticket
             case RequestAccepted():

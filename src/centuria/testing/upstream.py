@@ -364,7 +364,7 @@ def _too_many(over: Overrun, limits: RateLimits) -> HttpError:
     elif limits.told == "seconds":
         headers["retry-after"] = str(math.ceil(over.wait))
     scope: str = over.scope
-    if scope in ("RPM", "TPM") and limits.window != 60:  # it does not lie about what it counts
+    if scope in ("RPM", "TPM") and limits.window < 60:  # it does not lie about what it counts
         scope = f"{'requests' if scope == 'RPM' else 'tokens'} in {limits.window:g} s"
     said = f"Your request reached max organization {scope}: {over.limit}, please try again after "
     return HttpError(429, "rate_limit_reached_error", f"{said}{math.ceil(over.wait)} seconds", headers)
