@@ -25,7 +25,9 @@ def write_job(folder: Path, given: Arguments, agents: int) -> Path:
     """A job file of so many rows, priced like Kimi K2.5."""
     rows = folder / f"rows-{agents}.jsonl"
     rows.write_text("".join(json.dumps({"n": str(number)}) + "\n" for number in range(agents)))
-    tools = f'[tools.mock]\nurl = "{given.url}/mcp"\nlimit = {agents}\nrequired = true\n' if given.tools else ""
+    tools = ""
+    if given.tools:
+        tools = f'[tools.mock]\nurl = "{given.url}/mcp"\nlimit = {min(agents, 100)}\nrequired = true\n'
     path = folder / f"job-{agents}.toml"
     path.write_text(
         f"""

@@ -15,6 +15,7 @@ Everything is released in that very tick.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -38,14 +39,18 @@ _AGAIN = 1000
 
 @dataclass(slots=True)
 class Patience:
-    """What one call has waited for rate limits, over all of its requests, in seconds. One for each call."""
+    """What one call has waited for rate limits, over all of its requests, in seconds. One for each call.
+
+    Only the time counts in which the model took nothing from anyone: a queue that moves has a bound of its own.
+    """
 
     waited: float = 0.0
     refusals: int = 0
     since: float | None = None
 
-    def left(self, most: float, now: float) -> float:
-        return most - self.waited - (0.0 if self.since is None else now - self.since)
+    def used(self, now: float, taken_at: float) -> float:
+        """`taken_at`: when the model last took a request."""
+        return self.waited + (0.0 if self.since is None else now - max(self.since, taken_at))
 
 
 class Admission:
@@ -98,6 +103,7 @@ class _Waiting:
 
     scope: asyncio.Timeout
     deadline: float | None
+    patience: Patience
     cause: ModelDenied | None = None
 
 
@@ -132,6 +138,8 @@ class Throttle:
         self._waiting: set[_Waiting] = set()
         self._knock: asyncio.Future[None] | None = None
         self._cold: dict[str, set[asyncio.Future[None]]] = {}
+        #: When a request was last taken, and when that last gave more time to those that wait.
+        self._taken_at = self._renewed_at = -math.inf
 
     def begin(self) -> None:
         """Set the first limit. Before anything is admitted."""
@@ -145,7 +153,8 @@ class Throttle:
 
         `tokens` are the prompt's bound and the longest answer. `prefix` names a shared prefix that is worth a
         warm-up. Raises `ModelDenied` (breaker; or the upstream asks for longer than `max_wait`: kind "parked"),
-        `ModelUnavailable` (kind "gate", not retryable: this call has waited for `max_wait` in all), `SlotRefused`.
+        `ModelUnavailable` (kind "gate", not retryable: this call was refused, and has waited for `max_wait` in all
+        while nothing was taken from anyone), `SlotRefused`.
         """
         async with AsyncExitStack() as stack:
             admission = await self._enter(stack, caller, tokens, patience, prefix)
@@ -161,8 +170,10 @@ class Throttle:
         self, stack: AsyncExitStack, caller: Caller, tokens: int, patience: Patience, prefix: str | None
     ) -> Admission:
         now = self._now()
-        deadline = None if not patience.refusals else now + patience.left(self.governor.max_wait, now)
-        waiting = _Waiting(asyncio.timeout_at(deadline), deadline)
+        deadline = None
+        if patience.refusals:
+            deadline = now + self.governor.max_wait - patience.used(now, self._taken_at)
+        waiting = _Waiting(asyncio.timeout_at(deadline), deadline, patience)
         by = str(caller.key)
         if prefix is not None:
             stack.callback(self._give_up_warming, prefix, by)
@@ -194,7 +205,7 @@ class Throttle:
             self._waiting.discard(waiting)
         admission = Admission(self, granted.ticket, patience, prefix)
         if patience.since is not None:
-            patience.waited += self._now() - patience.since
+            patience.waited = patience.used(self._now(), self._taken_at)
             patience.since = None
         return admission
 
@@ -298,10 +309,23 @@ class Throttle:
     # -- the ends of an admission --------------------------------------------------------------------------
 
     def _accepted(self, ticket: int, headers: Mapping[str, str] | None) -> None:
+        self._taken()
         self._publish(self.governor.accepted(ticket, self._stated(headers), now=self._now()))
 
     def _succeeded(self, ticket: int, tokens: int | None, headers: Mapping[str, str] | None) -> None:
         self._publish(self.governor.succeeded(ticket, tokens, self._stated(headers), now=self._now()))
+
+    def _taken(self) -> None:
+        """The model takes requests: those that it refused before have time again."""
+        now, most = self._now(), self.governor.max_wait
+        self._taken_at = now
+        if now - self._renewed_at < most / 10:  # not for each of thousands
+            return
+        self._renewed_at = now
+        for waiting in self._waiting:
+            if waiting.deadline is not None and not waiting.scope.expired():
+                waiting.deadline = now + most - waiting.patience.waited
+                waiting.scope.reschedule(waiting.deadline)
 
     def _refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
         if not self._heeds and not isinstance(error, ModelDenied):

@@ -37,11 +37,11 @@ def seeds(default: int = 1) -> range:
 
 
 def runs(small: int) -> list[tuple[int, int]]:
-    """Seeds, and how many calls each is to make: the first seed all of them, and so many `small` runs, a tenth each.
+    """Seeds, and how many calls each is to make: the first all of them, and so many `small` ones a twentieth each.
     Where the number of seeds is set, each makes all calls."""
     if "CENTURIA_CHAOS_SEEDS" in os.environ:
         return [(seed, calls()) for seed in seeds()]
-    return [(1, calls()), *((seed, max(100, calls() // 10)) for seed in range(2, 2 + small))]
+    return [(1, calls()), *((seed, max(100, calls() // 20)) for seed in range(2, 2 + small))]
 
 
 def prompt(body: Mapping[str, Any]) -> str:

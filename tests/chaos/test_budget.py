@@ -141,7 +141,7 @@ async def test_a_cap_holds_over_real_sockets_with_faults_missing_usage_and_cance
     async with FakeUpstream(
         Whims(seed), latency=0.05, bill=bill, tokenise=lambda body: len(body) * 9 // 10
     ) as upstream:
-        async with stand(upstream, cap=cap, limit=300, timeouts=Timeouts(first_token=0.5, silence=0.5)) as desk:
+        async with stand(upstream, cap=cap, limit=300, timeouts=Timeouts(first_token=1.5, silence=1.5)) as desk:
             crowd = Cancelled(desk, agents=count)
             await crowd.run(seed, within=1.0)
         await upstream.until(lambda: upstream.connections == 0)

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from centuria.core.retry import RetryPolicy
+from centuria.errors import ModelError
 from centuria.events import CallClosed
 from centuria.messages import DOLLAR
 from centuria.testing import clock
@@ -29,13 +30,13 @@ STORM = {"limited": 0.30, "reset": 0.05, "stall": 0.02}
 FOUL = {"limited": 0.10, "failed": 0.15, "reset": 0.15, "cut": 0.14, "stall": 0.01}
 
 
-def weather(storm: dict[str, float], seed: int, count: int) -> tuple[Stand, Provider, Crowd]:
-    """A hundred agents make their calls, one after another, with all that the product has by default."""
+def weather(storm: dict[str, float], seed: int, count: int, *, agents: int = AGENTS) -> tuple[Stand, Provider, Crowd]:
+    """Agents make their calls, one after another and all at once, with all that the product has by default."""
 
     async def main() -> tuple[Stand, Provider, Crowd]:
         provider = Provider(echo, faults=Faults(**storm, seed=seed), tariff=KIMI)
-        desk = Stand(provider, cap=100 * DOLLAR, retry=RetryPolicy())
-        crowd = Crowd(desk, agents=AGENTS, calls=count // AGENTS)
+        desk = Stand(provider, cap=100 * DOLLAR, limit=agents, retry=RetryPolicy())
+        crowd = Crowd(desk, agents=agents, calls=count // agents)
         await crowd.run()
         print(f"seed {seed}: {count} calls took {asyncio.get_running_loop().time():,.0f} s", end=", ")
         return desk, provider, crowd
@@ -76,6 +77,14 @@ def test_the_calls_that_fail_are_exactly_those_that_met_a_fourth_failure_and_the
     assert desk.ledger.held("run") == held
 
 
+def test_a_burst_of_hundreds_of_refusals_loses_nobody_while_others_are_answered() -> None:
+    desk, provider, crowd = weather({"limited": 0.3}, 1, 1000, agents=1000)
+    crowd.assert_every_answer_is_its_own()
+    assert sum(entry.at == 0.0 and entry.fault == "limited" for entry in provider.books) > 200
+    assert assert_recovered_or_failed_as_foretold(crowd, provider)["recovered"] == 1000
+    desk.assert_nothing_is_left_open()
+
+
 def test_a_429_costs_nothing_and_its_reservation_is_given_back() -> None:
     desk, provider, crowd = weather({"limited": 0.5}, 1, 200)
     assert {entry.fault for entry in provider.books} == {"limited", None}
@@ -83,3 +92,18 @@ def test_a_429_costs_nothing_and_its_reservation_is_given_back() -> None:
     assert assert_recovered_or_failed_as_foretold(crowd, provider)["recovered"] == 200
     assert desk.ledger.held("run") == 0
     assert desk.ledger.spent("run") == provider.charged
+
+
+@clock.virtual_clock
+async def test_requests_in_flight_end_as_cut_when_their_transport_is_closed() -> None:
+    provider = Provider(echo, latency=(60.0, 60.0))
+    desk = Stand(provider, retry=RetryPolicy(delays=()))
+    crowd = Crowd(desk, agents=10)
+    running = asyncio.create_task(crowd.run())
+    await asyncio.sleep(30)
+    assert provider.in_flight == provider.open == 10
+    await provider.aclose()
+    await running
+    assert {end.kind if isinstance(end, ModelError) else "" for end in crowd.ends.values()} == {"cut"}
+    assert provider.aborted == 10 and provider.open == 0
+    desk.assert_nothing_is_left_open()

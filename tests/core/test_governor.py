@@ -63,6 +63,14 @@ class Desk:
             tickets.append(ticket)
         return tickets
 
+    def wave(self, tokens: int = 100) -> list[int]:
+        """As many as go before another one ends, each as soon as it may."""
+        tickets = self.fill(tokens)
+        while math.isfinite(self.wait(tokens)):
+            self.tick(self.wait(tokens))
+            tickets += self.fill(tokens)
+        return tickets
+
     def next(self, tokens: int = 100) -> int:
         """The ticket of the next request, as soon as it goes."""
         for _ in range(20):
@@ -124,7 +132,7 @@ def test_an_unknown_limit_starts_at_five_and_doubles_for_each_window_of_answers(
     desk = Desk(most=60)
     limits = [desk.governor.concurrency]
     while desk.governor.concurrency < 60:
-        tickets = desk.fill()
+        tickets = desk.wave()
         assert len(tickets) == desk.governor.concurrency
         desk.succeed(*tickets)
         limits.append(desk.governor.concurrency)
@@ -135,7 +143,7 @@ def test_while_it_doubles_a_window_that_is_being_answered_is_enough() -> None:
     desk = Desk(most=100)
     limits = [desk.governor.concurrency]
     while desk.governor.concurrency < 100:
-        desk.accept(*desk.fill())
+        desk.accept(*desk.wave())
         limits.append(desk.governor.concurrency)
     assert limits == [5, 10, 20, 40, 60, 80, 100]
     assert max(after - before for before, after in pairwise(limits)) <= STEP
@@ -144,10 +152,26 @@ def test_while_it_doubles_a_window_that_is_being_answered_is_enough() -> None:
 def test_a_limit_that_was_never_used_up_is_not_raised() -> None:
     desk = Desk()
     for _ in range(50):
-        ticket = desk.admit()
-        assert ticket is not None
-        desk.succeed(ticket)
+        desk.succeed(desk.next())
     assert desk.governor.concurrency == 5
+
+
+def test_while_it_doubles_a_wave_is_spread_so_that_few_of_it_meet_the_first_refusal() -> None:
+    desk = Desk(most=100)
+    while desk.governor.concurrency < 40:
+        desk.succeed(*desk.wave())
+    began = desk.now
+    sent = desk.fill()
+    assert len(sent) <= 5
+    desk.tick(0.05)
+    sent += desk.fill()
+    assert len(sent) <= 5 + 0.05 * 4 * 40, "what a refusal after 50 ms finds in flight"
+    sent += desk.wave()
+    assert len(sent) == 40 and desk.now - began < 0.3, "about a quarter of a second for the whole wave"
+
+
+def test_a_limit_that_is_stated_is_not_spread() -> None:
+    assert len(Desk(most=100, known=TIER_2).fill()) == 100
 
 
 def test_a_refusal_halves_it_once_for_the_whole_burst() -> None:
@@ -629,8 +653,8 @@ def test_in_calm_a_request_is_two_events() -> None:
 def test_a_resumed_run_goes_on_with_what_was_learned_on_its_own_clock() -> None:
     desk = Desk(most=100)
     desk.now = 1e6
-    desk.accept(*desk.fill())
-    desk.refuse(desk.fill()[0], too_many("request reached organization max RPM: 60", 30.0))
+    desk.accept(*desk.wave())
+    desk.refuse(desk.wave()[0], too_many("request reached organization max RPM: 60", 30.0))
     again = Governor(MODEL, most=100)
     fold(again, [*desk.facts, RunResumed(0, 0, 0, None)])
     facts = again.begin(now=2.0)

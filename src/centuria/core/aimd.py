@@ -4,7 +4,8 @@ A limit that is known is where it starts. One that is not starts at 5 and double
 refusal; from then on it rises by one for each window. A window is as many answers as the limit, counted while
 the limit was used up: what was never tried is not learned. While it doubles it need not wait for whole answers,
 as refusals come before them: it is enough that as many as the limit are being answered at once. It then rises by
-20 at most, because the next burst of refusals is as large as that step.
+20 at most, because the next burst of refusals is as large as that step; and what it lets go is spread over a
+quarter of a second, so that the first refusal comes before all of it is sent.
 """
 
 from __future__ import annotations

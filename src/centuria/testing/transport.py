@@ -21,7 +21,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, count, pairwise
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from centuria.errors import ModelRefused, ModelUnavailable
 from centuria.messages import Pico, Usage
@@ -65,16 +65,8 @@ class Faults:
         """What befalls this attempt (1..) of this caller, always the same."""
         dice = random.Random(f"{self.seed}/{caller}/{attempt}")
         draw = dice.random()
-        shares: tuple[tuple[Fault, float], ...] = (
-            ("limited", self.limited),
-            ("failed", self.failed),
-            ("reset", self.reset),
-            ("cut", self.cut),
-            ("stall", self.stall),
-            ("unsaid", self.unsaid),
-        )
-        for fault, share in shares:
-            draw -= share
+        for fault in get_args(Fault):
+            draw -= getattr(self, fault)
             if draw < 0:
                 return Fate(fault, dice)
         return Fate(None, dice)
@@ -137,15 +129,13 @@ class Entry:
     end: End = "open"
 
 
-# -- the provider ---------------------------------------------------------------------------------------------------
-
-
 def say_hello(body: Mapping[str, Any]) -> Answer:
     return Text("Hello.")
 
 
 class Provider:
-    """Implements `ports.Transport`. `script` gives the answer to a parsed body, within its `max_tokens`.
+    """Implements `ports.Transport`, for chat completions. `script` gives the answer to a parsed body, within its
+    `max_tokens`.
 
     `latency` (to the first byte) and `gap` (between writes) are seconds, drawn between two bounds. A write is one
     event of the stream, or `grain` bytes, wherever that cuts. `tokenise` counts a prompt's tokens. A request whose
@@ -201,7 +191,6 @@ class Provider:
         return self._send(request)
 
     async def aclose(self) -> None:
-        """Requests in flight end as cut."""
         self._closed = True
         for waiter in tuple(self._waiters):
             if not waiter.done():
@@ -217,9 +206,6 @@ class Provider:
         self.peak = max(self.peak, self.in_flight)
         try:
             yield await self._answer(sale)
-        except ModelUnavailable:
-            sale.broke()
-            raise
         finally:
             self.open -= 1
             self.aborted += sale.left()
@@ -227,9 +213,8 @@ class Provider:
     def _receive(self, request: HttpRequest) -> _Sale:
         caller = str(request.caller.key) if request.caller else request.headers.get("Idempotency-Key", "")
         self.attempts[caller] += 1
-        attempt = self.attempts[caller]
-        fate = self.faults.fate(caller, attempt)
-        entry = Entry(caller, attempt, asyncio.get_running_loop().time(), fate.fault)
+        fate = self.faults.fate(caller, self.attempts[caller])
+        entry = Entry(caller, self.attempts[caller], asyncio.get_running_loop().time(), fate.fault)
         self.books.append(entry)
         return _Sale(self, entry, fate, request.body, next(self._ids))
 
@@ -246,6 +231,7 @@ class Provider:
             case "failed":
                 return sale.refusal(500, "server_error", "The server had an error.")
             case "reset":
+                sale.broke()
                 raise ModelUnavailable("The connection was reset.", kind="cut")
             case "stall" if dice.random() < 0.5:
                 await self.wait(None)
@@ -275,7 +261,7 @@ class _Sale:
         self.over = False
         self._body: dict[str, Any] = json.loads(body)
         self._most = int(self._body.get("max_tokens") or self._body["max_completion_tokens"])
-        self._number = number
+        self._id = f"chatcmpl-{number}"
         self._sent = 0
         self.wrong = complaint(self._body["messages"])
         if not self.wrong:
@@ -302,7 +288,7 @@ class _Sale:
         answer, fault = self._answer, self.entry.fault
         if fault == "unsaid":
             answer = replace(answer, usage=None)
-        events = [b"data: " + part + b"\n\n" for part in chunks(answer, self._body, self._usage, self._id())]
+        events = [b"data: " + part + b"\n\n" for part in chunks(answer, self._body, self._usage, self._id)]
         told = answer.usage is not None and answer.report != "none"
         whole = len(events) - (told and answer.report == "top")
         self._whole_at = sum(map(len, events[:whole]))
@@ -340,8 +326,7 @@ class _Sale:
         """The client is gone; whether it went too early."""
         if self.over:
             return False
-        limited = self.entry.fault == "limited"
-        self._end("aborted", None if limited or self.wrong else self._broken())
+        self._end("aborted", None if self.entry.fault == "limited" else self._broken())
         return True
 
     def _broken(self) -> Usage | None:
@@ -353,9 +338,6 @@ class _Sale:
         self.provider.in_flight -= 1
         self.entry.end, self.entry.usage = end, usage
         self.entry.charge = 0 if usage is None else self.provider.tariff.charge(usage)
-
-    def _id(self) -> str:
-        return f"chatcmpl-{self._number}"
 
 
 class _Stream:
