@@ -153,7 +153,15 @@ def test_a_limit_that_was_never_used_up_is_not_raised() -> None:
     desk = Desk()
     for _ in range(50):
         desk.succeed(desk.next())
+        desk.tick(0.1)
     assert desk.governor.concurrency == 5
+
+
+def test_answers_that_are_too_quick_to_be_many_at_once_raise_it_too() -> None:
+    desk = Desk()
+    while desk.governor.concurrency < 100 and desk.now < 10:
+        desk.succeed(desk.next())
+    assert desk.governor.concurrency == 100 and desk.now < 3
 
 
 def test_while_it_doubles_a_wave_is_spread_so_that_few_of_it_meet_the_first_refusal() -> None:

@@ -99,12 +99,14 @@ class Aimd:
         learned = self.limit if refused else max(self.limit, self._start())
         self.set(min(learned, self.most))
         self.accepted = 0
-        self.spread.at = None
+        self.spread.level, self.spread.at = _AT_ONCE, None
 
     def admitted(self, in_flight: int, at: float) -> None:
         self.full = self.full or in_flight >= self.limit
         if self.testing:
             self.spread.take(1, at)
+            # Quick answers never add up to the limit: what kept them back was the spread.
+            self.full = self.full or self.spread.level < 1
 
     def answered(self) -> None:
         self.answers += self.full
