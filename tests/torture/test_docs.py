@@ -42,9 +42,11 @@ out, `--json` is for programs, `--yes` for scripts.
 import asyncio
 from centuria.testing.torture import ClientResult, as_text, torture
 
+
 class MyClient:
     async def chat(self, base_url, key, messages, tools, stream) -> ClientResult: ...
     async def aclose(self) -> None: ...
+
 
 print(as_text(asyncio.run(torture(MyClient))))
 ```
