@@ -2,9 +2,14 @@ import asyncio
 import ssl
 import subprocess
 import sys
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
 
 from centuria.errors import ModelDenied, ModelRefused, ModelUnavailable
 from centuria.model.http import HttpTransport
@@ -165,9 +170,18 @@ async def test_what_speaks_another_protocol_is_an_error_of_ours(scheme: str) -> 
 def certificate(tmp_path: Path) -> tuple[Path, Path]:
     """A certificate that nobody trusts, and its key."""
     cert, key = tmp_path / "cert.pem", tmp_path / "key.pem"
-    request = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=localhost"]
-    if subprocess.run([*request, "-keyout", key, "-out", cert], capture_output=True, check=False).returncode:
-        pytest.skip("openssl is not installed")
+    secret = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    day, now = timedelta(days=1), datetime.now(UTC)
+    signed = (
+        x509.CertificateBuilder(name, name, secret.public_key(), x509.random_serial_number(), now - day, now + day)
+    ).sign(secret, hashes.SHA256())
+    cert.write_bytes(signed.public_bytes(serialization.Encoding.PEM))
+    key.write_bytes(
+        secret.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+    )
     return cert, key
 
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -142,6 +143,9 @@ def test_what_the_description_says_is_missing_is_missing(server: Session, code: 
     fails(server, code)
 
 
+#: A file that the sandbox is asked to write, where everyone may write.
+MARK = Path(tempfile.gettempdir()) / "centuria-was-here"
+
 # -- what it cannot do -----------------------------------------------------------------------------------------------
 
 
@@ -155,7 +159,7 @@ def test_what_the_description_says_is_missing_is_missing(server: Session, code: 
         "import os\nos.environ['HOME']",
         "import os\nos.getenv('HOME')",
         "import os\nos.system('id')",
-        "open('/tmp/centuria-was-here', 'w').write('x')",
+        f"open({str(MARK)!r}, 'w').write('x')",
         "import socket",
         "import urllib.request",
         "import subprocess",
@@ -168,7 +172,7 @@ def test_what_the_description_says_is_missing_is_missing(server: Session, code: 
 def test_it_reads_no_file_opens_no_connection_and_starts_no_process(server: Session, code: str) -> None:
     message = fails(server, code)
     assert "root:" not in message
-    assert not Path("/tmp/centuria-was-here").exists()
+    assert not MARK.exists()
 
 
 def test_an_endless_loop_ends_at_the_limit(server: Session) -> None:
