@@ -11,7 +11,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 
 help:
 	@echo "make demo         a hundred agents write a hundred market reports (a rehearsal: no key, no cost)"
-	@echo "make test         lint, types, architecture and all tests"
+	@echo "make test         lint, types, architecture and all tests (installs the MCP servers that they run)"
 	@echo "make test-system  the tests that need Debian packages (a browser); installs them"
 	@echo "make check        ruff, mypy, import-linter"
 	@echo "make bench        measure beside a bare aiohttp loop (needs g++)"
@@ -20,6 +20,7 @@ demo: $(VENV)/.runtime
 	@$(BIN)/centuria run examples/market-reports/job.toml --rehearse
 
 test: check
+	@$(BIN)/python -m tests.servers.installed
 	@$(BIN)/python -m pytest
 
 check: $(VENV)/.dev
@@ -36,7 +37,7 @@ bench: $(VENV)/.dev
 	@$(BIN)/python bench/run.py
 
 clean:
-	rm -rf $(VENV) bench/build
+	rm -rf $(VENV) bench/build tests/node/node_modules tests/servers/.venv
 
 $(VENV)/.python:
 	@if [ -z "$(PYTHON)" ]; then echo "Centuria needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; fi
