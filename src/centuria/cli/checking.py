@@ -131,8 +131,12 @@ async def _probe(choice: ModelChoice) -> list[Finding]:
 
 def _server_finding(state: ServerState) -> Finding:
     if state.up:
+        text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
+        left_out = state.detail.get("left_out", {})
         return Finding(
-            f"server {state.server}", True, f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
+            f"server {state.server}",
+            True,
+            " ".join([text, *(f"{name} is left out: {left_out[name]}" for name in left_out)]),
         )
     return Finding(
         f"server {state.server}",

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
@@ -58,6 +59,8 @@ class McpToolHost:
         self.on_change = on_change
         self._sessions: dict[str, Session] = {}
         self._tools: dict[str, HostedTool] = {}
+        #: By server: tools that no agent can have, and why.
+        self._left_out: dict[str, dict[str, str]] = {}
         self._warden: Warden | None = None
         self._stack = AsyncExitStack()
         self._group = asyncio.TaskGroup()
@@ -116,7 +119,7 @@ class McpToolHost:
             if server.required and not session.up:
                 where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
                 raise ConfigurationError(
-                    f"The required tool server {server.name} did not start: {session.reason}",
+                    f"The required tool server {server.name} did not start: {session.reason}{_sse_remark(server)}",
                     remedy=f"Check {where}, or set `required = false` to go on without it.",
                 )
 
@@ -138,6 +141,8 @@ class McpToolHost:
             "opened": session.opened,
             "protocol": session.protocol,
         }
+        if left_out := self._left_out.get(slug):
+            detail["left_out"] = dict(left_out)
         if server.url is None:
             wire = session.wire
             warden = self._warden
@@ -149,7 +154,7 @@ class McpToolHost:
             up=session.up,
             tools=sum(tool.slug == slug for tool in self._tools.values()),
             limit=limit_of(server),
-            reason=session.reason,
+            reason=session.reason + _sse_remark(server) if session.reason else "",
             detail=detail,
         )
 
@@ -163,19 +168,27 @@ class McpToolHost:
         tools: dict[str, HostedTool] = {}
         for slug, session in self._sessions.items():
             server = self._servers[slug]
+            left_out: dict[str, str] = {}
             for listed in session.tools:
                 if server.allow is not None and listed.name not in server.allow:
                     continue
                 try:
                     tool = self._hosted(server, listed)
                 except ValueError as error:
-                    logger.warning("Tool %r of server %s is left out: %s", listed.name, server.name, error)
+                    left_out[listed.name] = str(error)
                     continue
                 if tools.setdefault(tool.name, tool) is not tool:
-                    logger.warning("Tool %s of server %s is left out: its name is taken.", listed.name, server.name)
+                    left_out[listed.name] = "Its name is taken."
+            if left_out != self._left_out.get(slug, {}):
+                for name, why in left_out.items():
+                    logger.warning("Tool %r of server %s is left out: %s", name, server.name, why)
+            self._left_out[slug] = left_out
         return tools
 
     def _hosted(self, server: ToolServer, listed: types.Tool) -> HostedTool:
+        """Raises `ValueError` where it cannot be called."""
+        if listed.execution is not None and listed.execution.task_support == "required":
+            raise ValueError("It runs only as a task of the protocol, which is not spoken.")
         trusted = server.builtin is not None or bool(server.trusted & {"*", listed.name})
         description = (listed.description or listed.title or "")[:MAX_DESCRIPTION]
         return HostedTool(
@@ -199,3 +212,10 @@ class McpToolHost:
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
         return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
+
+
+def _sse_remark(server: ToolServer) -> str:
+    """What is likely wrong with a URL that ends as those of the SSE transport did, which MCP has replaced."""
+    if server.url is None or not urlsplit(server.url).path.rstrip("/").endswith("/sse"):
+        return ""
+    return " If it speaks only the older SSE transport here, use its streamable HTTP URL (often /mcp in place of /sse)."
