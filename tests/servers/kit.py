@@ -58,7 +58,7 @@ def git() -> Entry:
     return {"command": sys.executable, "args": ["-m", "mcp_server_git"]}
 
 
-def testkit() -> Entry:
+def mcp_testkit() -> Entry:
     return {"command": str(OLD_PYTHON), "args": ["-m", "mcp_test_server.server"]}
 
 
@@ -69,7 +69,7 @@ def all_servers(folder: Path) -> dict[str, Entry]:
         "filesystem": filesystem(folder),
         "git": git(),
         "memory": memory(folder / "memory.jsonl"),
-        "testkit": testkit(),
+        "testkit": mcp_testkit(),
         "time": clock(),
     }
 
