@@ -22,6 +22,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client.stdio import get_default_environment
 from mcp.shared.message import SessionMessage
 
+from centuria.toolhost.last_words import most_telling
 from centuria.toolhost.processes import Child, Warden
 
 MAX_LINE = 16 << 20
@@ -59,8 +60,8 @@ class Wire:
 
     @property
     def last_line(self) -> str:
-        """The last thing that it said on stderr."""
-        return next((line for line in reversed(self.stderr) if line.strip()), "")
+        """The line of its stderr that says most of why it ended."""
+        return most_telling(self.stderr)
 
 
 @asynccontextmanager
