@@ -43,7 +43,7 @@ def missing() -> list[str]:
 def require() -> None:
     """Fail the test that is running where something is missing; never skip it."""
     if todo := missing():
-        pytest.fail(f"{' and '.join(todo)} are not installed: `make test` sets them up.", pytrace=False)
+        pytest.fail(f"Not installed: {' and '.join(todo)}. `make test` sets them up.", pytrace=False)
 
 
 def install() -> None:
@@ -90,7 +90,8 @@ def _run(what: str, argv: Sequence[str], *, cwd: Path, env: os._Environ[str] | d
     except subprocess.TimeoutExpired:
         raise NotInstalled(f"{what} took over {PATIENCE} s in {cwd}. Check the network, then run: make test") from None
     if done.returncode:
-        words = "\n".join((done.stdout + done.stderr).strip().splitlines()[-15:])
+        lines = (done.stdout + done.stderr).strip().splitlines()
+        words = "\n".join(lines if len(lines) <= 12 else [*lines[:6], "...", *lines[-6:]])
         raise NotInstalled(
             f"{what} failed in {cwd} (code {done.returncode}):\n{words}\n"
             "Check the network and the registry that npm and pip are set to, then run: make test"
