@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from centuria.admission import Slots
+from centuria.config.problems import where
 from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.names import unknown_tool
@@ -242,7 +243,7 @@ class ToolScheduler:
         self._stream.publish(
             Notice(
                 f"The tool server {tool.server} takes one call at a time, and more than {LONG_QUEUE} are waiting. "
-                f"If it is safe with several at once, set `limit` in [tools.{tool.server}]."
+                f"If it is safe with several at once, set `limit` in {where(('tools', tool.server))}."
             )
         )
 

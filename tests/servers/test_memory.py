@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 
 from centuria.events import LimitSet, Notice
@@ -30,7 +31,8 @@ async def test_a_hundred_agents_write_at_once_and_nothing_is_lost(tmp_path: Path
 
 
 async def test_one_call_at_a_time_is_the_default_and_a_long_queue_is_told_once(tmp_path: Path) -> None:
-    async with host_of(server("memory", memory(tmp_path / "memory.jsonl"))) as host:
+    entry = replace(server("memory", memory(tmp_path / "memory.jsonl")), name="our memory")
+    async with host_of(entry) as host:
         (state,) = host.servers()
         assert state.limit == 1 and state.detail["limit_reason"] == "unknown stdio server"
         bench = Bench(host)
@@ -40,5 +42,5 @@ async def test_one_call_at_a_time_is_the_default_and_a_long_queue_is_told_once(t
         assert bench.events(Notice) == []
         await asyncio.gather(*(bench.call("memory__read_graph") for _ in range(4 * LONG_QUEUE)))
         (notice,) = bench.events(Notice)
-    assert "memory takes one call at a time" in notice.text
-    assert "more than 5 are waiting" in notice.text and "`limit`" in notice.text
+    assert "our memory takes one call at a time" in notice.text
+    assert "more than 5 are waiting" in notice.text and 'set `limit` in [tools."our memory"]' in notice.text
