@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from centuria.messages import CallKey, Completion, Outcome, Pico, ToolResult, Usage
+from centuria.messages import Assigned, CallKey, Completion, Outcome, Pico, ToolResult, Usage
 
 # -- the run ----------------------------------------------------------------------------------------------------------
 
@@ -80,7 +80,7 @@ class FileWritten:
 class TaskAdded:
     """`spec` is the hash of all that makes the task's text; `index` is its place (and its agent's home slot).
 
-    `needs` are ids; `every` says that they were given as "*".
+    `needs` are ids; `every` says that they were given as "*". `assigned` is there where a subagent made the task.
     """
 
     task: str
@@ -93,6 +93,7 @@ class TaskAdded:
     priority: int = 5
     allow_failed: bool = False
     every: bool = False
+    assigned: Assigned | None = None
     kind: Literal["task_added"] = "task_added"
 
 

@@ -110,20 +110,32 @@ def file_stem(identity: str) -> str:
     return f"{likeness or 'task'}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:8]}"
 
 
-def file_stems(identities: Sequence[str]) -> dict[str, str]:
+class Stems:
     """A file name for each identity; no two are one file, also where case does not count (macOS, Windows)."""
-    crowd = Counter(file_stem(identity).casefold() for identity in identities)
-    stems: dict[str, str] = {}
-    taken: set[str] = set()
-    for identity in identities:
+
+    def __init__(self, identities: Sequence[str] = ()) -> None:
+        self._stems: dict[str, str] = {}
+        self._taken: set[str] = set()
+        crowd = Counter(file_stem(identity).casefold() for identity in identities)
+        for identity in identities:
+            self._put(identity, alone=crowd[file_stem(identity).casefold()] == 1)
+
+    def add(self, identity: str) -> None:
+        """One more; those that are there keep their names."""
+        if identity not in self._stems:
+            self._put(identity, alone=file_stem(identity).casefold() not in self._taken)
+
+    def of(self, identity: str) -> str:
+        return self._stems[identity]
+
+    def _put(self, identity: str, *, alone: bool) -> None:
         stem = file_stem(identity)
-        if crowd[stem.casefold()] > 1:
+        if not alone:
             stem = f"{stem[:80]}-{hashlib.sha256(identity.encode('utf-8', 'replace')).hexdigest()[:32]}"
-        while stem.casefold() in taken:
+        while stem.casefold() in self._taken:
             stem += "_"
-        taken.add(stem.casefold())
-        stems[identity] = stem
-    return stems
+        self._taken.add(stem.casefold())
+        self._stems[identity] = stem
 
 
 def find_run(name: str, root: Path) -> RunFolder:

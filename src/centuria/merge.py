@@ -68,6 +68,19 @@ def concatenate(results: Results) -> str:
     return "\n".join(parts)
 
 
+def of_one(results: Results) -> str:
+    """The answer of a job that was one task: what that task said, and what is missing of those that it assigned.
+
+    Where it came to no end of its own, what they found stands for it.
+    """
+    [root] = results.job.tasks
+    end = results.outcomes.get(root.id)
+    if end is None or end.status is not Status.OK:
+        return concatenate(results) if results.finished() else ""
+    missing = failures(results)
+    return report_text(end, results.job.merge.text) + (f"\n# Missing\n\n{missing}\n" if missing else "")
+
+
 def columns(results: Results) -> list[str]:
     """The table's columns: the schema's properties in their order, without the long text.
 

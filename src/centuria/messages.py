@@ -163,3 +163,20 @@ class CallKey:
 
     def __str__(self) -> str:
         return f"{self.task}/{self.epoch}/{self.turn}/{self.position}"
+
+
+@dataclass(frozen=True, slots=True)
+class Assigned:
+    """What a subagent gave another to do: all that is needed to run it again. `call` is the call that asked for it.
+
+    `system` is the role's prompt, `schema` the shape of the answer that was asked for; `servers` are the slugs of the
+    tool servers that it may use (None: all).
+    """
+
+    call: CallKey
+    agent: str
+    system: str
+    prompt: str
+    max_tokens: int
+    schema: Mapping[str, Any] | None = None
+    servers: tuple[str, ...] | None = None

@@ -1,18 +1,17 @@
-"""Plan -> task graph -> spawn what is ready -> merge. One job's work, from its tasks to its one answer."""
+"""Plan -> task graph -> spawn what is ready, and what that assigns -> merge. One job's work, to its one answer."""
 
 from __future__ import annotations
 
 import asyncio
 import heapq
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from centuria import merge as merging
-from centuria.admission import Money, Slots
-from centuria.core.calls import CallLedger, fingerprint
-from centuria.core.graph import NewTask, TaskGraph
-from centuria.core.landing import SoftLanding
+from centuria.assigning import Assigning
+from centuria.core.graph import NewTask
 from centuria.core.refusals import concerns_all
+from centuria.delegation import SwarmTools
 from centuria.errors import (
     BudgetExceeded,
     CenturiaError,
@@ -23,16 +22,16 @@ from centuria.errors import (
     SlotRefused,
 )
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
-from centuria.folder import RunFolder, file_stems
-from centuria.messages import CallKey, Completion, Outcome, Status, ToolCall, ToolResult, ToolSpec
-from centuria.ports import Caller, ChatRequest, Model
+from centuria.folder import Stems
+from centuria.kit import RUN_NODE, Kit
+from centuria.merger import Merged, Merger
+from centuria.messages import CallKey, Outcome, Status, ToolCall, ToolResult, ToolSpec
+from centuria.ports import Caller
 from centuria.scheduler import ToolScheduler
-from centuria.settings import MERGE, Endpoint, Job, Task
-from centuria.stream import Stream
-from centuria.subagent import Brief, Draft, converse, opening
+from centuria.seats import Seat
+from centuria.settings import Endpoint, Job, Task
+from centuria.subagent import Brief, Draft, Tools, converse, in_parallel, opening
 
-#: The root of the tree of caps.
-RUN_NODE = "run"
 #: Agents begin a few at a time, some milliseconds apart: all in one breath would take each step together, so that the
 #: first request left when the last was ready, and so on with every answer. A hundred have begun after 50 ms.
 _AT_ONCE, _APART = 4, 0.002
@@ -40,32 +39,7 @@ _TIMEOUT_KINDS = frozenset({"first_token", "silence", "total", "gate"})
 
 
 @dataclass(frozen=True, slots=True)
-class Kit:
-    """The cores and shells of one run, as `run` composed them."""
-
-    stream: Stream
-    graph: TaskGraph
-    calls: CallLedger
-    landing: SoftLanding
-    slots: Slots
-    money: Money
-    model: Model
-    tools: ToolScheduler
-    folder: RunFolder
-    clock: Callable[[], float]
-
-
-@dataclass(frozen=True, slots=True)
-class Merged:
-    """The one answer. `cause` says what is wrong with it ("" = nothing); `budget`: money was what it lacked."""
-
-    answer: str
-    cause: str = ""
-    budget: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class _CurrentTools:
+class _CurrentTools(Tools):
     """What an agent may call now: servers come and go, and an agent switches to what there is at its next turn."""
 
     scheduler: ToolScheduler
@@ -74,6 +48,9 @@ class _CurrentTools:
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
         return self.scheduler.view(self.servers).specs
+
+    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
+        return await in_parallel(self.call, calls)
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
         return await self.scheduler.view(self.servers).call(call, caller)
@@ -86,77 +63,73 @@ class Orchestrator:
         self._job = job
         self._endpoint = endpoint
         self._kit = kit
-        self._tasks = {task.id: task for task in job.tasks}
+        self._assigning = Assigning(job, endpoint, kit, self)
+        self._tasks = {task.id: task for task in (*job.tasks, *self._assigning.known())}
+        self._index = {task: kit.graph.task(task).index for task in self._tasks if task in kit.graph}
+        self._stems = Stems(list(self._tasks))
+        self._merger = Merger(job, endpoint, kit)
         self._ready: list[tuple[int, int, str]] = []
-        self._index = {task.id: index for index, task in enumerate(job.tasks)}
-        self._stems = file_stems(list(self._tasks))
-        self._open: set[str] = set()
+        self._open = set(kit.graph.unfinished())
+        #: Something may begin: a task is ready, or a place among those at work is free.
         self._news = asyncio.Event()
+        self._at_work = 0
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._seats: dict[str, Seat] = {}
         #: Tasks that were stopped one by one, and why.
         self._cancelled: dict[str, str] = {}
         self._stopped = ""
         self._denied = ""
-        self._merging: asyncio.Task[object] | None = None
+        self._working = False
 
     # -- the work -----------------------------------------------------------------------------------------------------
 
     async def work(self) -> None:
         """Run until every task has an outcome. Raises `JournalError` when outcomes can no longer be kept."""
         self._kit.stream.publish(PhaseStarted("work"))
-        self._note_ready(self._kit.graph.ready())
-        self._open = set(self._kit.graph.unfinished())
-        agents = min(self._job.limits.agents, len(self._open))
+        self._working = True
+        self.note_ready(self._kit.graph.ready())
+        if self._stopped:
+            self._give_up()
         async with asyncio.TaskGroup() as group:
-            for number in range(agents):
-                if number and number % _AT_ONCE == 0:
-                    await asyncio.sleep(_APART)
-                worker = group.create_task(self._worker(), name=f"agent {number}")
-                worker.add_done_callback(lambda _: self._news.set())
+            watch = group.create_task(self._assigning.watch(), name="watch")
+            try:
+                await self._begin_agents(group)
+            finally:
+                watch.cancel()
         await self._kit.stream.durable()
 
-    def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
-        """Stop one task, or the whole run: no request of it starts afterwards, and partial results are kept."""
-        if self._stopped or task in self._cancelled:
-            return  # it is being stopped already: once is what each is cancelled
-        if task is not None:
-            self._cancelled[task] = cause
-            if task in self._running:
-                self._running[task].cancel()
-            elif task in self._tasks and self._kit.graph.outcome(task) is None:
-                self._close([self._outcome(task, Draft(), Status.CANCELLED, cause, self._kit.clock())])
-            return
-        self._stopped = cause
-        self._news.set()
-        for name, running in self._running.items():
-            if name not in self._cancelled:
-                running.cancel()
-        if self._merging is not None:
-            self._merging.cancel()
-
-    @property
-    def stopped(self) -> str:
-        """Why the run was cancelled; "" if it was not."""
-        return self._stopped
+    async def _begin_agents(self, group: asyncio.TaskGroup) -> None:
+        """Start workers, a few at a time, as long as there is work and a place for it."""
+        begun = 0
+        while self._open:
+            await self._news.wait()
+            self._news.clear()
+            while self._ready and self._at_work < self._job.limits.agents:
+                self._at_work += 1
+                group.create_task(self._worker(), name=f"agent {begun}")
+                begun += 1
+                if begun % _AT_ONCE == 0:
+                    await asyncio.sleep(_APART)
 
     async def _worker(self) -> None:
-        """One slot's worth of work: take the next ready task, run it, until nothing is left."""
-        while (task := await self._next()) is not None:
-            await self._attend(task)
+        """One place's worth of work: take the next ready task, run it, until there is none or no place for it."""
+        try:
+            while self._at_work <= self._job.limits.agents and (task := self._next()) is not None:
+                await self._attend(task)
+        finally:
+            self.moved(-1)
 
-    async def _next(self) -> Task | None:
-        while True:
-            if self._stopped or self._denied:
-                self._give_up()
-            while self._ready:
-                task = self._tasks[heapq.heappop(self._ready)[2]]
-                if self._kit.graph.outcome(task.id) is None:
-                    return task
-            if not self._open:
-                self._news.set()
-                return None
-            self._news.clear()
-            await self._news.wait()
+    def _next(self) -> Task | None:
+        while self._ready:
+            task = self._tasks[heapq.heappop(self._ready)[2]]
+            if self._kit.graph.outcome(task.id) is None:
+                return task
+        return None
+
+    def moved(self, change: int) -> None:
+        """So many more, or fewer, are at work now."""
+        self._at_work += change
+        self._news.set()
 
     def _give_up(self) -> None:
         """End what has not begun: it will not begin."""
@@ -165,6 +138,44 @@ class Orchestrator:
         idle = [task for task in self._open if task not in self._running]
         self._close([self._outcome(task, Draft(), status, cause, now) for task in idle])
         self._ready.clear()
+
+    def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
+        """Stop one task and all that it assigned, or the whole run: no request of them starts afterwards, and partial
+        results are kept."""
+        if self._stopped:
+            return  # it is being stopped already: once is what each is cancelled
+        if task is not None:
+            for one in (task, *self._assigning.below(task)):
+                self._cancel_one(one, cause)
+            return
+        self._stopped = cause
+        if self._working:
+            self._give_up()
+        for name, running in self._running.items():
+            if name not in self._cancelled:
+                running.cancel()
+        self._merger.cancel(cause)
+
+    def _cancel_one(self, task: str, cause: str) -> None:
+        if task in self._cancelled or task not in self._tasks or self._kit.graph.outcome(task) is not None:
+            return
+        self._cancelled[task] = cause
+        if task in self._running:
+            self._running[task].cancel()
+        else:
+            self._close([self._outcome(task, Draft(), Status.CANCELLED, cause, self._kit.clock())])
+
+    @property
+    def stopped(self) -> str:
+        """Why nothing more is begun: the run was cancelled; "" if it was not."""
+        return self._stopped
+
+    @property
+    def refuses(self) -> str:
+        """Why no task can be added now; "" if it can."""
+        return self._stopped or self._denied
+
+    # -- one task -----------------------------------------------------------------------------------------------------
 
     async def _attend(self, task: Task) -> None:
         """Run one task to its outcome. One agent's failure, of whatever kind, is its own."""
@@ -190,16 +201,22 @@ class Orchestrator:
                 self._denied = self._denied or cause
         finally:
             del self._running[task.id]
+        for child in self._assigning.left_behind(task.id):
+            self.cancel(child, cause=f"{task.id} ended before it")
         outcome = self._outcome(task.id, draft, status, cause, started)
         ready = self._end([outcome])
         if status is Status.OK:
             await self._write_aside(task, outcome)
-        self._note_ready(ready)
+        self.note_ready(ready)
+        if self._denied:
+            self._give_up()
         await self._kit.stream.durable()
 
     async def _converse(self, task: Task, draft: Draft) -> None:
-        index = self._index[task.id]
-        async with self._kit.slots.hold("agents", agent=task.id, index=index, priority=task.priority):
+        seat = Seat(self._kit.slots, task.id, self._index[task.id], task.priority, self.moved)
+        self._seats[task.id] = seat
+        try:
+            await seat.take()
             started, epoch = self._kit.clock(), self._kit.calls.epoch(task.id)
             self._kit.stream.publish(*self._kit.graph.start(task.id, epoch))
             async with asyncio.timeout(self._job.limits.seconds):
@@ -208,8 +225,20 @@ class Orchestrator:
                 except Exception as error:  # alone, or in the group of a turn's tool calls
                     if not isinstance(first_of(error), FingerprintMismatch):
                         raise
+                    await seat.close()
+                    await seat.take()
                     epoch = self._begin_afresh(task.id, draft)
                     await converse(self._brief(task, epoch, draft, started))
+        finally:
+            del self._seats[task.id]
+            await seat.close()
+
+    def seat(self, task: str) -> Seat:
+        """The seat of a task that runs."""
+        return self._seats[task]
+
+    def running(self, task: str) -> bool:
+        return task in self._running
 
     def _begin_afresh(self, task: str, draft: Draft) -> int:
         """The journal tells the beginning of another conversation than this one: nothing of it can be used."""
@@ -225,7 +254,7 @@ class Orchestrator:
 
     def _brief(self, task: Task, epoch: int, draft: Draft, started: float) -> Brief:
         index, node = self._index[task.id], f"task:{task.id}"
-        self._kit.money.set_cap(node, self._job.limits.agent_budget, parent=RUN_NODE)
+        self._kit.money.set_cap(node, self._job.limits.agent_budget, parent=self._assigning.branch(task))
 
         def recovery(turn: int) -> str | None:
             replayed = self._kit.calls.fingerprint_of(CallKey(task.id, epoch, turn, 0)) is not None
@@ -235,14 +264,17 @@ class Orchestrator:
                 self._kit.stream.publish(*facts)
             return self._kit.landing.asked(task.id, epoch, turn)
 
+        tools: Tools = _CurrentTools(self._kit.tools, task.servers)
+        if task.delegates:
+            tools = SwarmTools(tools, self._assigning, self._kit.tools, task)
         return Brief(
             task=task,
             epoch=epoch,
             index=index,
             node=node,
-            opening=opening(task, self._job.system, self._needed(task)),
+            opening=opening(task, self._assigning.rules(task), self._needed(task)),
             model=self._kit.model,
-            tools=_CurrentTools(self._kit.tools, task.servers),
+            tools=tools,
             steps=self._job.limits.steps,
             recovery=recovery,
             draft=draft,
@@ -298,7 +330,7 @@ class Orchestrator:
 
     def _close(self, outcomes: Sequence[Outcome]) -> None:
         """End tasks that leave no file."""
-        self._note_ready(self._end(outcomes))
+        self.note_ready(self._end(outcomes))
 
     def _end(self, outcomes: Sequence[Outcome]) -> list[str]:
         """Outcomes become facts before anything depends on them. Returns the tasks that waited for them."""
@@ -309,23 +341,40 @@ class Orchestrator:
             if isinstance(event, TaskEnded):
                 self._open.discard(event.task)
                 self._kit.calls.forget(event.task)
+                self._assigning.ended(event.outcome)
+        if not self._open:
+            self._news.set()
         return [event.task for event in events if isinstance(event, TaskReady)]
 
-    def _note_ready(self, tasks: Sequence[str]) -> None:
+    def admit(self, tasks: Sequence[Task]) -> None:
+        """Tasks that came into the graph while the run works."""
+        for task in tasks:
+            self._tasks[task.id] = task
+            self._index[task.id] = self._kit.graph.task(task.id).index
+            self._stems.add(task.id)
+            if self._kit.graph.outcome(task.id) is None:
+                self._open.add(task.id)
+
+    def reopen(self, task: str) -> None:
+        """A task that had ended runs again."""
+        self._open.add(task)
+        self._cancelled.pop(task, None)
+
+    def note_ready(self, tasks: Sequence[str]) -> None:
         for task in tasks:
             heapq.heappush(self._ready, (self._tasks[task].priority, self._index[task], task))
-        if tasks or not self._open:  # else the idle workers, maybe a thousand, would wake for nothing
+        if tasks:
             self._news.set()
 
     def write_result(self, task: Task, outcome: Outcome) -> None:
         """One result's own file."""
-        name = self._report(task.id)
+        name = self.report(task.id)
         self._kit.folder.write(name, merging.report_text(outcome, self._job.merge.text))
         self._kit.stream.publish(FileWritten(name, task.id))
 
     async def _write_aside(self, task: Task, outcome: Outcome) -> None:
         """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents."""
-        name = self._report(task.id)
+        name = self.report(task.id)
         text = merging.report_text(outcome, self._job.merge.text)
         await asyncio.to_thread(self._kit.folder.write, name, text)
         self._kit.stream.publish(FileWritten(name, task.id))
@@ -336,73 +385,34 @@ class Orchestrator:
         for task, outcome in self.outcomes().items():
             if outcome.status is not Status.OK:
                 continue
-            if task in unwritten or not self._kit.folder.exists(self._report(task)):
+            if task in unwritten or not self._kit.folder.exists(self.report(task)):
                 self.write_result(self._tasks[task], outcome)
 
-    def _report(self, task: str) -> str:
-        return f"reports/{self._stems[task]}.md"
+    def report(self, task: str) -> str:
+        return f"reports/{self._stems.of(task)}.md"
 
-    # -- the merge ----------------------------------------------------------------------------------------------------
+    # -- the end ------------------------------------------------------------------------------------------------------
 
     async def merge(self) -> Merged:
-        """Make the one answer of what there is. Nothing paid for is left out; nothing is bought after a cancel."""
-        kit, job = self._kit, self._job
-        kit.stream.publish(PhaseStarted("merge"))
-        results = merging.Results(job, job.tasks, self.outcomes())
-        answer = merging.concatenate(results)
-        if job.merge.kind == "table":
-            self._write("table.csv", merging.to_csv(results))
-            answer = merging.to_markdown(results)
-        if len(job.tasks) == 1 and job.merge.kind == "concatenate":
-            answer = next((merging.report_text(end, job.merge.text) for _, end in results.finished()), "")
-        merged = Merged(answer)
-        if job.merge.kind == "written" or job.merge.summary is not None:
-            merged = await self._write_summary(results, answer)
-        if job.merge.kind != "table":
-            self._write("answer.md", merged.answer)
-        return merged
+        """Make the one answer of what there is."""
+        return await self._merger.merge(self.results())
 
-    async def _write_summary(self, results: merging.Results, fallback: str) -> Merged:
-        if self.stopped:
-            return Merged(fallback, "the summary was not written: the run was cancelled")
-        if not results.finished():
-            return Merged(fallback, "the summary was not written: no task ended ok")
-        messages, shortened = merging.summary_messages(results, context=self._endpoint.context)
-        if shortened:
-            text = "The results were shortened to fit the model's context for the written answer; reports/ has all."
-            self._kit.stream.publish(Notice(text, "warning"))
-        request = ChatRequest(messages, max_tokens=self._job.merge.max_tokens)
-        self._merging = current = asyncio.current_task()
-        try:
-            completion = await self._ask_merger(request)
-        except asyncio.CancelledError:
-            if not self._stopped or current is None or current.uncancel():
-                raise
-            return Merged(fallback, f"the summary was not written: {self._stopped}")
-        except JournalError:
-            raise
-        except CenturiaError as error:
-            budget = isinstance(error, BudgetExceeded)
-            return Merged(fallback, f"the summary was not written: {error}", budget=budget)
-        finally:
-            self._merging = None
-        self._write("summary.md", completion.message.content.rstrip() + "\n")
-        return Merged(completion.message.content)
+    def results(self) -> merging.Results:
+        """All tasks, those that were assigned too, with the outcomes that there are so far."""
+        return merging.Results(self._job, list(self._tasks.values()), self.outcomes())
 
-    async def _ask_merger(self, request: ChatRequest) -> Completion:
-        """The merge's one call. Its epoch is its content: other results make another call, never a false replay."""
-        content = fingerprint([message.content for message in request.messages])
-        key = CallKey(MERGE, int(content[:7], 16), 0, 0)
-        return await self._kit.model.chat(request, Caller(key, RUN_NODE, priority=0))
+    def task(self, task: str) -> Task | None:
+        """A task of the job, or one that was assigned."""
+        return self._tasks.get(task)
+
+    def leaves(self) -> Mapping[str, Outcome]:
+        """The outcomes of the tasks that did the work themselves: those that assigned none."""
+        return {task: end for task, end in self.outcomes().items() if not self._assigning.assigned(task)}
 
     def outcomes(self) -> Mapping[str, Outcome]:
-        """How each task of the job ended, so far."""
+        """How each task ended, so far."""
         found = ((task, self._kit.graph.outcome(task)) for task in self._tasks)
         return {task: outcome for task, outcome in found if outcome is not None}
-
-    def _write(self, name: str, text: str) -> None:
-        self._kit.folder.write(name, text)
-        self._kit.stream.publish(FileWritten(name))
 
 
 def _verdict(error: BaseException) -> tuple[Status, str]:

@@ -59,18 +59,49 @@ def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozense
         elif outcome.status is not Status.OK and (only is None or outcome.status in only):
             ended = outcome.status is Status.FAILED and calls.last_key_done(task.id, epoch)
             resets[task.id] = epoch + 1 if ended else epoch
+    assigned = _assigned(resets, graph, calls)
     _spread(resets, graph, calls)
-    current = {task.id for task in job.tasks}
+    current = {task.id for task in job.tasks} | assigned
     return ResumePlan(
         reused=[task for task in current if task in graph and task not in resets],
         resets={task: epoch for task, epoch in resets.items() if task in current},
         added=frozenset(current - set(graph.ids())),
         dropped=[
-            Outcome(task, Status.SKIPPED, "the job no longer has it")
+            Outcome(task, Status.SKIPPED, _why_dropped(graph, task))
             for task in graph.unfinished()
             if task not in current
         ],
     )
+
+
+def _assigned(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> set[str]:
+    """Decide on the tasks that agents had assigned, and name those that are kept.
+
+    They go on with the conversation that asked for them. What a conversation that goes on was told already, a failure
+    too, is settled; what one that begins afresh, or is over, had asked for and did not get is not asked for any more.
+    """
+    kept: set[str] = set()
+    for task in graph.ids():
+        added, outcome = graph.task(task), graph.outcome(task)
+        if added.assigned is None or added.parent is None:
+            continue
+        if outcome is None or outcome.status is not Status.OK:
+            parent, asked = added.parent, added.assigned.call
+            goes_on = resets.get(parent) == asked.epoch
+            if goes_on and (outcome is None or not calls.answered(asked)):
+                epoch = calls.epoch(task)
+                ended = outcome is not None and outcome.status is Status.FAILED and calls.last_key_done(task, epoch)
+                resets[task] = epoch + 1 if ended else epoch
+            elif outcome is None:
+                continue
+        kept.add(task)
+    return kept
+
+
+def _why_dropped(graph: TaskGraph, task: str) -> str:
+    if graph.task(task).assigned is not None:
+        return "the task that assigned it begins afresh"
+    return "the job no longer has it"
 
 
 def _expanded(needs: Sequence[str], job: Job, task: str) -> list[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -36,20 +37,21 @@ from centuria.events import (
     TaskEnded,
 )
 from centuria.journal import SqliteJournal, take_commands
+from centuria.kit import RUN_NODE, Kit
 from centuria.launch import Launch
-from centuria.merge import Results
 from centuria.merge import variables as merge_variables
+from centuria.merger import Merged
 from centuria.messages import DOLLAR, Outcome, Pico, Status
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
-from centuria.orchestrator import RUN_NODE, Kit, Merged, Orchestrator, first_of, new_tasks
+from centuria.orchestrator import Orchestrator, first_of, new_tasks
 from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
-from centuria.settings import MERGE, Endpoint, Job
+from centuria.settings import MERGE, Endpoint, Task
 from centuria.stream import Stream
 from centuria.throttle import Throttle
 from centuria.toolhost import McpToolHost
@@ -135,8 +137,6 @@ class Run:
         self._orchestrator: Orchestrator | None = None
         self._cancelled = ""
         self._starting: asyncio.Task[Any] | None = None
-        self._rows = {task.id: task.variables for task in launch.job.tasks}
-        self._schemas = {task.id: task.schema for task in launch.job.tasks}
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task or the whole run; may be called before it has begun."""
@@ -213,7 +213,7 @@ class Run:
         if tape.replay is not None:
             inner = ReplayTransport(Recording(tape.replay), paced=tape.paced)
         elif launch.rehearse:
-            inner = RehearsalTransport(launch.job.rehearsal, self._variables, self._schemas.get)
+            inner = RehearsalTransport(launch.job.rehearsal, self._variables, self._schema)
         else:
             inner = HttpTransport()
         if tape.record is None:
@@ -240,11 +240,15 @@ class Run:
 
     def _variables(self, task: str) -> Mapping[str, object]:
         """What a rehearsal's script for this task may name."""
-        job = self.launch.job
-        if task != MERGE:
-            return self._rows.get(task, {})
         assert self._orchestrator is not None
-        return merge_variables(Results(job, job.tasks, self._orchestrator.outcomes()))
+        if task == MERGE:
+            return merge_variables(self._orchestrator.results())
+        known = self._orchestrator.task(task)
+        return known.variables if known is not None else {}
+
+    def _schema(self, task: str) -> Mapping[str, Any] | None:
+        known = self._orchestrator.task(task) if self._orchestrator is not None else None
+        return known.schema if known is not None else None
 
     def _compose(self, cores: Cores, stream: Stream, transport: Transport, host: ToolHost, *, fresh: bool) -> Kit:
         launch, job = self.launch, self.launch.job
@@ -255,7 +259,8 @@ class Run:
         if not launch.priced:
             stream.publish(Notice(unpriced(launch.endpoint), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)
-        agents = min(job.limits.agents, len(job.tasks))
+        grows = any(task.delegates for task in job.tasks)
+        agents = job.limits.agents if grows else min(job.limits.agents, len(job.tasks))
         slots.set_limit("agents", agents, f"limits.agents = {job.limits.agents}")
         retry, tape = RetryPolicy(), launch.tape
         at_once = tape.replay is not None and not tape.paced
@@ -372,9 +377,15 @@ class Run:
         """Make the run's end a fact, and its folder complete."""
         launch, outcomes = self.launch, orchestrator.outcomes()
         orchestrator.restore_files(unwritten)
-        unended = len(launch.job.tasks) - len(outcomes)
-        status, code, cause = verdict(outcomes, merged, stopped=orchestrator.stopped, unended=unended)
-        launch.folder.write("results.jsonl", results_lines(launch.job, outcomes, priced=launch.priced))
+        results = orchestrator.results()
+        status, code, cause = verdict(
+            outcomes,
+            merged,
+            stopped=orchestrator.stopped,
+            unended=len(results.tasks) - len(outcomes),
+            leaves=orchestrator.leaves(),
+        )
+        launch.folder.write("results.jsonl", results_lines(results.tasks, outcomes, priced=launch.priced))
         if merged.cause:
             kit.stream.publish(Notice(merged.cause[0].upper() + merged.cause[1:] + ".", "warning"))
         kit.stream.publish(FileWritten("results.jsonl"), RunEnded(status, code, cause))
@@ -415,9 +426,17 @@ def _deafen(host: McpToolHost) -> None:
 
 
 def verdict(
-    outcomes: Mapping[str, Outcome], merged: Merged, *, stopped: str, unended: int = 0
+    outcomes: Mapping[str, Outcome],
+    merged: Merged,
+    *,
+    stopped: str,
+    unended: int = 0,
+    leaves: Mapping[str, Outcome] | None = None,
 ) -> tuple[RunStatus, int, str]:
-    """The run's status, exit code and cause, from the census and the merge alone. `unended` tasks have no outcome."""
+    """The run's status, exit code and cause, from the census and the merge alone. `unended` tasks have no outcome.
+
+    `leaves` (by default all) did the work: where none of them ended ok, neither did the run, whatever was made of it.
+    """
     statuses = [outcome.status for outcome in outcomes.values()]
     total = len(statuses) + unended
     not_ok = total - statuses.count(Status.OK)
@@ -425,11 +444,18 @@ def verdict(
         return "cancelled", 130, stopped
     if Status.BUDGET in statuses or merged.budget:
         return "budget", 3, merged.cause or f"{statuses.count(Status.BUDGET)} tasks ended for lack of budget"
-    if not_ok == total:
-        return "failed", 1, "no task ended ok"
+    worked = outcomes if leaves is None else leaves
+    if not any(outcome.status is Status.OK for outcome in worked.values()):
+        return "failed", 1, f"no task ended ok{_causes(worked.values())}"
     if not_ok or merged.cause:
         return "partial", 1, merged.cause or f"{not_ok} of {total} tasks did not end ok"
     return "ok", 0, ""
+
+
+def _causes(outcomes: Iterable[Outcome]) -> str:
+    """The commonest causes, counted."""
+    counted = Counter(outcome.cause or outcome.status.value for outcome in outcomes)
+    return "".join(f"; {count} x {cause}" for cause, count in counted.most_common(3)) if len(counted) else ""
 
 
 def unpriced(endpoint: Endpoint) -> str:
@@ -438,10 +464,10 @@ def unpriced(endpoint: Endpoint) -> str:
     return f"No price is known for {endpoint.model}: its calls are unpriced. Add [prices.{model}] to the job file."
 
 
-def results_lines(job: Job, outcomes: Mapping[str, Outcome], *, priced: bool = True) -> str:
+def results_lines(tasks: Iterable[Task], outcomes: Mapping[str, Outcome], *, priced: bool = True) -> str:
     """Every outcome as a line of JSON, in the order of the tasks. Money in dollars, null where it is not known."""
     lines = []
-    for task in job.tasks:
+    for task in tasks:
         end = outcomes.get(task.id)
         if end is None:
             continue

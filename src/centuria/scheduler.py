@@ -172,6 +172,41 @@ class ToolScheduler:
             return await self._tell(call, caller, stamp, _refusal(f"{tool.name} was not called: it {why}."))
         return await self._run(_Work(call, caller, stamp, tool, arguments))
 
+    def answered(self, call: ToolCall, caller: Caller) -> ToolResult | None:
+        """What the journal holds as this call's answer. Raises `FingerprintMismatch`."""
+        known = self._calls.find(caller.key, fingerprint("tool", call.name, call.arguments))
+        return None if known is None else known.result
+
+    async def local(self, call: ToolCall, caller: Caller, act: Callable[[], Awaitable[ToolResult]]) -> ToolResult:
+        """Answer a call of the house's own tools with `act`: journaled like any other, safe to run again, no slot.
+
+        Whatever `act` raises leaves the call open to be made again. Raises `JournalError`.
+        """
+        known = self.answered(call, caller)
+        if known is not None:
+            return known
+        loop = asyncio.get_running_loop()
+        stamp = fingerprint("tool", call.name, call.arguments)
+        [opened] = self._calls.open(
+            caller.key, call="tool", name=call.name, fingerprint=stamp, rerun=True, arguments=call.arguments
+        )
+        self._stream.publish(opened)
+        closing, began = _Closing("lost", error="It was given up while it ran."), loop.time()
+        try:
+            result = await act()
+            closing = _Closing("done", replace(result, text=safe_text(result.text)))
+        finally:
+            self._close(caller.key, opened.attempt, closing, loop.time() - began)
+        await self._stream.durable()
+        assert closing.result is not None
+        return closing.result
+
+    def _close(self, key: CallKey, attempt: int, closing: _Closing, seconds: float) -> None:
+        facts = self._calls.close(
+            key, attempt, end=closing.end, result=closing.result, error=closing.error, total_s=seconds
+        )
+        self._stream.publish(*facts)
+
     def _read(self, tool: HostedTool, text: str) -> dict[str, Any]:
         arguments = parse_arguments(text)
         check = self._checks.get(tool.key)
@@ -268,16 +303,7 @@ class ToolScheduler:
             began = loop.time()
             closing = await self._send(work, failures)
         finally:
-            self._stream.publish(
-                *self._calls.close(
-                    key,
-                    opened.attempt,
-                    end=closing.end,
-                    result=closing.result,
-                    error=closing.error,
-                    total_s=loop.time() - began,
-                )
-            )
+            self._close(key, opened.attempt, closing, loop.time() - began)
         return closing
 
     async def _send(self, work: _Work, failures: int) -> _Closing:

@@ -121,7 +121,8 @@ class Task:
     """One unit of work for one subagent. `id` is unique in the run; `spec` is the hash of all that makes its text.
 
     `variables` are what its prompt was filled with (a row). `schema`: the answer must be JSON of this shape.
-    `servers` None means all tool servers of the job.
+    `servers` None means all tool servers of the job. `system` is the agent's own first message, None the job's.
+    `delegates`: it may create subagents and assign tasks to them.
     """
 
     id: str
@@ -135,6 +136,8 @@ class Task:
     schema: Mapping[str, Any] | None = None
     servers: frozenset[str] | None = None
     variables: Mapping[str, Any] = field(default_factory=dict)
+    system: str | None = None
+    delegates: bool = False
 
 
 #: The task id under which the merge's own model call is kept; no task of a job may have it.
@@ -156,11 +159,15 @@ class Merge:
 
 @dataclass(frozen=True, slots=True)
 class ScriptedCall:
-    """A tool call of a rehearsal: the tool's own name, arguments as templates, and the name its result goes by."""
+    """A tool call of a rehearsal: the tool's own name, arguments as templates, and the name its result goes by.
+
+    `each` names a list: the call is made for each of its members, `item` in the arguments, and its result is a list.
+    """
 
     tool: str
     arguments: Mapping[str, Any]
     name: str
+    each: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,11 +179,20 @@ class ScriptedTurn:
 
 
 @dataclass(frozen=True, slots=True)
+class ScriptedRole:
+    """The script of one kind of subagent. `reads` is a template of the prompts that it is assigned."""
+
+    turns: tuple[ScriptedTurn, ...]
+    reads: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Rehearsal:
     """The scripted model. `faults` maps a kind (`429`, `500`, `reset`, `stall`, `cut`, `rubbish`) to its share of
     calls.
 
-    `tasks` are scripts for tasks by id; `turns` is the script of all others; `summary` that of the written merge.
+    `tasks` are scripts for tasks by id, `agents` for assigned ones by their kind of subagent; `turns` is the script of
+    all others; `summary` that of the written merge.
     """
 
     latency_ms: float = 420.0
@@ -185,6 +201,7 @@ class Rehearsal:
     faults: Mapping[str, float] = field(default_factory=dict)
     turns: tuple[ScriptedTurn, ...] = ()
     tasks: Mapping[str, tuple[ScriptedTurn, ...]] = field(default_factory=dict)
+    agents: Mapping[str, ScriptedRole] = field(default_factory=dict)
     summary: str = ""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -41,6 +41,10 @@ class Tools(Protocol):
     def specs(self) -> tuple[ToolSpec, ...]: ...
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult: ...
+
+    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
+        """The calls of one turn, side by side; their results in the order of the calls."""
+        ...
 
 
 @dataclass(slots=True)
@@ -99,7 +103,12 @@ async def converse(brief: Brief) -> Draft:
         if answer.tool_calls:
             if limit is not None:
                 raise AnswerUnusable(f"It went on calling tools after it had used its {limit}.")
-            results = await _call_tools(brief, turn, answer.tool_calls)
+            results = await brief.tools.call_all(
+                [
+                    (call, _caller(brief, turn, position))
+                    for position, call in enumerate(answer.tool_calls[:MAX_CALLS_A_TURN], start=1)
+                ]
+            )
             history.extend(_tool_messages(answer.tool_calls, results))
             continue
         complaint = _judge(brief, answer.content, completion.finish)
@@ -131,13 +140,16 @@ def _caller(brief: Brief, turn: int, position: int) -> Caller:
     return Caller(key, brief.node, brief.index, brief.task.priority)
 
 
-async def _call_tools(brief: Brief, turn: int, calls: Sequence[ToolCall]) -> list[ToolResult]:
-    """Run the calls of one turn in parallel; the results come back in the order of the calls."""
+async def in_parallel(
+    call_one: Callable[[ToolCall, Caller], Awaitable[ToolResult]], calls: Sequence[tuple[ToolCall, Caller]]
+) -> list[ToolResult]:
+    """Run calls side by side; the results come back in the order of the calls."""
+
+    async def one(call: ToolCall, caller: Caller) -> ToolResult:
+        return await call_one(call, caller)
+
     async with asyncio.TaskGroup() as group:
-        running = [
-            group.create_task(brief.tools.call(call, _caller(brief, turn, position)))
-            for position, call in enumerate(calls[:MAX_CALLS_A_TURN], start=1)
-        ]
+        running = [group.create_task(one(call, caller)) for call, caller in calls]
     return [task.result() for task in running]
 
 

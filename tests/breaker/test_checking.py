@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from jsonschema import Draft202012Validator
 
-from centuria.config.schemas import check_schema
+from centuria.core.answer_schema import check_schema
 from centuria.core.arguments import ArgumentCheck
 from centuria.core.checking import MAX_STEPS, TooMuchWork, bounded, errors_of, matches
 from centuria.errors import JobError

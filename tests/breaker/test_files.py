@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from centuria.folder import file_stem, file_stems
+from centuria.folder import Stems, file_stem
 from centuria.tools.file_read import FileReader
 from centuria.tools.rooted import Roots
 from centuria.tools.serving import Refusal
@@ -18,14 +18,17 @@ NAMES = st.lists(st.text(st.sampled_from("aA/-.ſK\u212a"), min_size=1, max_size
 
 @given(NAMES)
 def test_no_two_tasks_share_a_file_also_where_case_does_not_count(identities: list[str]) -> None:
-    stems = file_stems(identities)
+    names = Stems(identities)
+    stems = {identity: names.of(identity) for identity in identities}
     assert list(stems) == identities
     assert len({stem.casefold() for stem in stems.values()}) == len(identities)
     assert all(0 < len(stem) < 140 and "/" not in stem for stem in stems.values())
 
 
 def test_an_identity_that_is_written_like_the_file_name_of_another_one_gets_its_own() -> None:
-    stems = file_stems(["a/b", file_stem("a/b"), "NVDA"])
+    identities = ["a/b", file_stem("a/b"), "NVDA"]
+    names = Stems(identities)
+    stems = {identity: names.of(identity) for identity in identities}
     assert len(set(stems.values())) == 3
     assert stems["NVDA"] == "NVDA"
 

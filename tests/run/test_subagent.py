@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 from centuria.messages import Completion, Message, ToolCall, ToolEnd, ToolResult, ToolSpec, Usage
 from centuria.ports import Caller
 from centuria.settings import Task
-from centuria.subagent import MAX_CALLS_A_TURN, AnswerUnusable, Brief, Draft, converse, opening
+from centuria.subagent import MAX_CALLS_A_TURN, AnswerUnusable, Brief, Draft, Tools, converse, in_parallel, opening
 from centuria.testing import clock
 from centuria.testing.scripted import Script, ScriptedModel, call, completion
 
@@ -26,12 +26,15 @@ SCHEMA = {
 
 
 @dataclass
-class Echo:
+class Echo(Tools):
     """Tools that answer with their arguments after `seconds`."""
 
     seconds: float = 0.0
     calls: list[tuple[ToolCall, Caller]] = field(default_factory=list)
     specs: tuple[ToolSpec, ...] = (ToolSpec("t__echo", "Says it again.", {"type": "object"}),)
+
+    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
+        return await in_parallel(self.call, calls)
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
         self.calls.append((call, caller))

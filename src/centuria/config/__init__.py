@@ -11,7 +11,7 @@ from centuria.config.overrides import Overrides
 from centuria.config.presets import PRESETS, Preset
 from centuria.config.providers import ModelChoice, NoKey, resolve
 from centuria.config.rows import Choice, Table, read_rows, rows_from
-from centuria.config.schemas import check_schema, load_schema
+from centuria.config.schemas import load_schema
 from centuria.config.shape import schema as job_schema
 from centuria.config.tasks import check_id
 
@@ -30,7 +30,6 @@ __all__ = [
     "account_limits",
     "check_id",
     "check_price",
-    "check_schema",
     "diagnose",
     "job_from_goal",
     "job_from_prompt",

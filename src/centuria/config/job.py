@@ -122,7 +122,7 @@ def job_from_goal(
 ) -> LoadedJob:
     """One task, its prompt taken as it is. Raises `JobError`."""
     raw: dict[str, Any] = {"job": {} if system is None else {"system": system}}
-    raw["task"] = [{"id": GOAL, "prompt": prompt}]
+    raw["task"] = [{"id": GOAL, "prompt": prompt, "swarm": True}]
     scope = _Scope("", Path.cwd(), os.environ if env is None else env)
     return _load(raw, scope, overrides or Overrides(), default_name=name)
 
@@ -305,6 +305,7 @@ def _row_tasks(
         id=shape.job.id,
         label=shape.job.label,
         schema=merge.schema,
+        delegates=bool(shape.job.swarm),
         **_defaults(shape),
     )
     return tasks_from_rows(recipe, table, choose(table, choice))
@@ -324,7 +325,8 @@ def _goal(shape: FileShape, scope: _Scope, merge: Merge) -> Task:
             remedy="Add `rows`, or write {{ and }} for braces that are meant literally.",
         )
     text = prompt.replace("{{", "{").replace("}}", "}")
-    return Task(id=GOAL, prompt=text, spec="", schema=merge.schema, **_defaults(shape))
+    delegates = shape.job.swarm is not False
+    return Task(id=GOAL, prompt=text, spec="", schema=merge.schema, delegates=delegates, **_defaults(shape))
 
 
 def _written_task(
@@ -352,6 +354,7 @@ def _written_task(
         allow_failed=task.allow_failed,
         schema=schema,
         servers=None if task.tools is None else _seen(task.tools, servers, place),
+        delegates=bool(shape.job.swarm if task.swarm is None else task.swarm),
         **written,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 
 from centuria.config.problems import Problems, did_you_mean, quoted
 from centuria.config.shape import RehearsalShape, TurnShape
-from centuria.settings import Rehearsal, ScriptedCall, ScriptedTurn
+from centuria.settings import Rehearsal, ScriptedCall, ScriptedRole, ScriptedTurn
 
 
 def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) -> Rehearsal:
@@ -20,6 +20,7 @@ def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) 
     return Rehearsal(
         faults={str(kind): share for kind, share in shape.faults.items()},
         turns=_turns(shape.turn),
+        agents={name: ScriptedRole(_turns(role.turn), role.reads or "") for name, role in shape.agent.items()},
         tasks={name: _turns(script.turn) for name, script in shape.task.items()},
         summary=shape.merge.text if shape.merge else "",
         **written,
@@ -29,7 +30,10 @@ def rehearsal_from(shape: RehearsalShape, tasks: Collection[str], *, file: str) 
 def _turns(turns: Sequence[TurnShape]) -> tuple[ScriptedTurn, ...]:
     return tuple(
         ScriptedTurn(
-            tuple(ScriptedCall(call.tool, dict(call.arguments), call.name or call.tool) for call in turn.calls),
+            tuple(
+                ScriptedCall(call.tool, dict(call.arguments), call.name or call.tool, call.each or "")
+                for call in turn.calls
+            ),
             turn.text or "",
         )
         for turn in turns

@@ -116,6 +116,8 @@ class JobShape(Shape):
     """Priority of all tasks."""
     tools_file: File | None = None
     """A file of tool servers as MCP hosts write it: `{"mcpServers": {...}}`."""
+    swarm: bool | None = None
+    """Whether subagents may create subagents and assign tasks to them: by default where the job is one goal."""
 
 
 class ModelShape(Shape):
@@ -257,6 +259,8 @@ class TaskShape(Shape):
     """A JSON Schema (a file, or a table) that the answer must satisfy."""
     tools: Names | None = None
     """The tool servers that it sees; by default all."""
+    swarm: bool | None = None
+    """Whether it may create subagents and assign tasks to them; by default as the job says."""
     label: Annotated[str, StringConstraints(max_length=1_000)] | None = None
 
 
@@ -280,6 +284,8 @@ class CallShape(Shape):
     arguments: dict[str, JsonValue] = {}
     name: Name | None = None
     """What later templates call its result; by default the tool's name."""
+    each: Name | None = None
+    """A list: the call is made for each of its members, which templates call `item`. Its result is a list."""
 
 
 class TurnShape(Shape):
@@ -299,6 +305,13 @@ class ScriptShape(Shape):
     """The script of one task."""
 
     turn: Annotated[list[TurnShape], Field(min_length=1, max_length=1_000)]
+
+
+class RoleShape(ScriptShape):
+    """The script of the tasks that are assigned to one kind of subagent."""
+
+    reads: Text | None = None
+    """A template of its prompt: what stands at its placeholders is known to the script by their names."""
 
 
 class RehearsalMergeShape(Shape):
@@ -322,6 +335,8 @@ class RehearsalShape(Shape):
     """Shares of calls that go wrong."""
     turn: Annotated[list[TurnShape], Field(max_length=1_000)] = []
     task: dict[str, ScriptShape] = {}
+    agent: dict[str, RoleShape] = {}
+    """Scripts by the name that `create_subagent` gave."""
     merge: RehearsalMergeShape | None = None
 
     @model_validator(mode="after")

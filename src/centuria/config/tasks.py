@@ -30,6 +30,7 @@ class Recipe:
     schema: Mapping[str, Any] | None = None
     max_tokens: int = 16_000
     priority: int = 5
+    delegates: bool = False
 
 
 def tasks_from_rows(recipe: Recipe, table: Table, chosen: Chosen) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
@@ -97,6 +98,7 @@ def _task(recipe: Recipe, row: Row, columns: Sequence[str]) -> Task:
         max_tokens=recipe.max_tokens,
         schema=recipe.schema,
         variables=dict(row),
+        delegates=recipe.delegates,
     )
 
 

@@ -12,6 +12,7 @@ from difflib import get_close_matches
 
 from centuria.errors import GraphError
 from centuria.events import TaskAdded
+from centuria.messages import Assigned
 
 EVERY = "*"
 #: Needs of all tasks together, "*" counted as what it stands for.
@@ -25,7 +26,8 @@ class NewTask:
     """A task to add. `spec` is the hash of all that makes its text.
 
     `needs` are ids of tasks in the graph or in the same batch; "*" stands for each of those that has no "*" itself.
-    `parent` is the task that made this one. `allow_failed`: run even where a need did not end as `ok`.
+    `parent` is the task that made this one, and `assigned` what it said. `allow_failed`: run even where a need did not
+    end as `ok`.
     """
 
     id: str
@@ -35,6 +37,7 @@ class NewTask:
     parent: str | None = None
     priority: int = 5
     allow_failed: bool = False
+    assigned: Assigned | None = None
 
 
 def place(
@@ -61,6 +64,7 @@ def place(
             priority=task.priority,
             allow_failed=task.allow_failed,
             every=EVERY in task.needs,
+            assigned=task.assigned,
         )
         for index, task in enumerate(tasks, len(there))
     ]

@@ -287,6 +287,11 @@ class CallLedger:
         row = self._row(key)
         return row.fingerprint if row else None
 
+    def answered(self, key: CallKey) -> bool:
+        """Whether a call has an answer that will be replayed."""
+        row = self._row(key)
+        return row is not None and row.answer is not None
+
     def totals(self, task: str) -> TaskTotals:
         known = self._tasks.get(task)
         return known.totals if known else TaskTotals()

@@ -53,6 +53,30 @@ def fill_all(value: Any, values: Mapping[str, Any]) -> Any:
     return value
 
 
+def unfill(template: str, text: str) -> dict[str, str] | None:
+    """What stood at the placeholders of a template for this to be its text; None where it cannot be.
+
+    Each placeholder takes as little as it can; one that comes twice must have stood for the same text.
+    """
+    pattern, at, names = "", 0, []
+    for match in _TOKEN.finditer(template):
+        pattern += re.escape(template[at : match.start()])
+        at = match.end()
+        if match[1] is None:
+            pattern += re.escape(match[0][0])
+        else:
+            names.append(match[1].removesuffix("|json").strip())
+            pattern += "(.*?)"
+    found = re.fullmatch(pattern + re.escape(template[at:]), text, re.DOTALL)
+    if found is None:
+        return None
+    values: dict[str, str] = {}
+    for name, value in zip(names, found.groups(), strict=True):
+        if values.setdefault(name, value) != value:
+            return None
+    return values
+
+
 def look_up(name: str, values: Mapping[str, Any]) -> Any:
     """The value behind a name or a path. Raises `JobError` with the nearest name that exists."""
     if name in values:

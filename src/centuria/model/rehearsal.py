@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from centuria.core.examples import example_of
-from centuria.core.templates import fill, fill_all
+from centuria.core.templates import fill, fill_all, look_up, unfill
 from centuria.errors import JobError, ModelUnavailable
 from centuria.ports import HttpRequest, HttpResponse
-from centuria.settings import MERGE, Rehearsal, ScriptedTurn
+from centuria.settings import MERGE, Rehearsal, ScriptedCall, ScriptedTurn
 
 Variables = Callable[[str], Mapping[str, Any]]
 Schemas = Callable[[str], Mapping[str, Any] | None]
@@ -144,20 +144,37 @@ class RehearsalTransport:
         values = dict(self._variables(task))
         if task == MERGE and self._rehearsal.summary:
             return _Answer(fill(self._rehearsal.summary, values))
-        script = self._rehearsal.tasks.get(task) or self._rehearsal.turns
+        script = self._script(task, values)
         if not script or task == MERGE:
             schema = self._schema(task)
             return _Answer(_echo(messages) if schema is None else json.dumps(example_of(schema), ensure_ascii=False))
         turn = sum(message.get("role") == "assistant" for message in messages)
-        values |= _results(script, messages)
+        _recall(script, messages, values)
         if turn >= len(script) or not script[turn].calls:
             return _Answer(fill(_text_of(script, turn), values))
         tools = _names(body)
         calls = [
-            (_offered(call.tool, tools), json.dumps(fill_all(call.arguments, values), ensure_ascii=False))
+            (_offered(call.tool, tools), json.dumps(arguments, ensure_ascii=False))
             for call in script[turn].calls
+            for arguments in _arguments(call, values)
         ]
         return _Answer(fill(script[turn].text, values), tuple(calls))
+
+    def _script(self, task: str, values: dict[str, Any]) -> Sequence[ScriptedTurn]:
+        """The script of a task. That of an assigned one is its role's, which may read more out of its prompt."""
+        role = values.get("agent")
+        if task in self._rehearsal.tasks:
+            return self._rehearsal.tasks[task]
+        if not isinstance(role, str) or "prompt" not in values:
+            return self._rehearsal.turns
+        script = self._rehearsal.agents.get(role)
+        if script is None:
+            return ()
+        found = unfill(script.reads, str(values["prompt"])) if script.reads else {}
+        if found is None:
+            raise _Unscriptable(f"the prompt of this {role} is not written as [rehearsal.agent.{role}] reads it.")
+        values |= found
+        return script.turns
 
 
 class _Response:
@@ -206,17 +223,36 @@ def _text_of(script: Sequence[ScriptedTurn], turn: int) -> str:
     return next((past.text for past in reversed(script) if past.text), "The rehearsal has nothing more to say.")
 
 
-def _results(script: Sequence[ScriptedTurn], messages: Sequence[Body]) -> dict[str, Any]:
-    """What the tools answered so far, by the script's names; JSON is parsed."""
-    names = [call.name for turn in script for call in turn.calls]
-    contents = [message.get("content", "") for message in messages if message.get("role") == "tool"]
-    found: dict[str, Any] = {}
-    for name, content in zip(names, contents, strict=False):
-        try:
-            found[name] = json.loads(content)
-        except (TypeError, ValueError, RecursionError):
-            found[name] = content
-    return found
+def _recall(script: Sequence[ScriptedTurn], messages: Sequence[Body], values: dict[str, Any]) -> None:
+    """Add what the tools answered so far, by the script's names; JSON is parsed."""
+    answers = iter([message.get("content", "") for message in messages if message.get("role") == "tool"])
+    asked = sum(bool(message.get("tool_calls")) for message in messages if message.get("role") == "assistant")
+    for turn in script[:asked]:
+        found: dict[str, Any] = {}
+        for call in turn.calls:
+            answered = [_parsed(answer) for _, answer in zip(_arguments(call, values), answers, strict=False)]
+            if call.each:
+                found[call.name] = answered
+            elif answered:
+                found[call.name] = answered[0]
+        values |= found
+
+
+def _arguments(call: ScriptedCall, values: Mapping[str, Any]) -> list[Any]:
+    """The arguments of each call that one line of the script stands for."""
+    if not call.each:
+        return [fill_all(call.arguments, values)]
+    items = look_up(call.each, values)
+    if not isinstance(items, list):
+        raise _Unscriptable(f"the script calls {call.tool!r} for each of {call.each!r}, which is no list.")
+    return [fill_all(call.arguments, {**values, "item": item}) for item in items]
+
+
+def _parsed(content: Any) -> Any:
+    try:
+        return json.loads(content)
+    except (TypeError, ValueError, RecursionError):
+        return content
 
 
 def _names(body: Body) -> list[str]:

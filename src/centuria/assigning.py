@@ -1,0 +1,322 @@
+"""The orchestrator's side of delegation: tasks that agents assign, who waits for them, and what ends with whom."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from centuria.core.arguments import BadArguments
+from centuria.core.delegation import LESSON as _LESSON
+from centuria.core.delegation import Assignment, knows_swarm, rules
+from centuria.core.graph import NewTask
+from centuria.core.waits import STALLED, WaitGraph
+from centuria.delegation import WaitRefused
+from centuria.errors import ConfigurationError, GraphError
+from centuria.events import Fact, TaskAdded, TaskReady
+from centuria.kit import RUN_NODE, Kit
+from centuria.messages import Outcome, Status
+from centuria.seats import Seat
+from centuria.settings import Endpoint, Job, Task
+
+_LOOK_EVERY = 5.0
+
+
+class Workforce(Protocol):
+    """What runs the tasks."""
+
+    @property
+    def refuses(self) -> str: ...
+    def admit(self, tasks: Sequence[Task]) -> None: ...
+    def reopen(self, task: str) -> None: ...
+    def note_ready(self, tasks: Sequence[str]) -> None: ...
+    def cancel(self, task: str | None = None, *, cause: str = ...) -> None: ...
+    def running(self, task: str) -> bool: ...
+    def seat(self, task: str) -> Seat: ...
+    def report(self, task: str) -> str: ...
+
+
+class Assigning:
+    """Implements `delegation.Swarm` for all agents of a run."""
+
+    def __init__(self, job: Job, endpoint: Endpoint, kit: Kit, workforce: Workforce) -> None:
+        self._job = job
+        self._endpoint = endpoint
+        self._kit = kit
+        self._workforce = workforce
+        self._waits = WaitGraph(self._needs_of)
+        self._waiters: dict[str, list[asyncio.Future[Outcome]]] = {}
+        self._roots = {task.id: task for task in job.tasks}
+        #: By task: those that it assigned; and by assigned task: those that want its answer.
+        self._children: dict[str, dict[str, None]] = {}
+        self._owners: dict[str, set[str]] = {}
+        self._news = asyncio.Event()
+
+    # -- tasks --------------------------------------------------------------------------------------------------------
+
+    def known(self) -> list[Task]:
+        """The tasks that agents of a broken run had assigned."""
+        found = []
+        for task in self._kit.graph.ids():
+            added = self._kit.graph.task(task)
+            if added.assigned is not None and added.parent is not None:
+                self._own(added.parent, task)
+                found.append(self._task(added))
+        return found
+
+    def _task(self, added: TaskAdded) -> Task:
+        assigned = added.assigned
+        assert assigned is not None
+        return Task(
+            id=added.task,
+            prompt=assigned.prompt,
+            spec=added.spec,
+            label=added.label,
+            needs=added.needs,
+            allow_failed=added.allow_failed,
+            priority=added.priority,
+            max_tokens=assigned.max_tokens,
+            schema=assigned.schema,
+            servers=None if assigned.servers is None else frozenset(assigned.servers),
+            variables={"agent": assigned.agent, "prompt": assigned.prompt, "id": added.task},
+            system=assigned.system,
+            delegates=added.depth < self._job.limits.depth,
+        )
+
+    def rules(self, task: Task) -> str:
+        """What an agent is told first."""
+        if not task.delegates:
+            return task.system or self._job.system
+        if task.system is None:
+            return rules(self._endpoint.model, self._job.system)
+        return task.system if knows_swarm(self._endpoint.model) else f"{task.system}\n\n{_LESSON}"
+
+    def branch(self, task: Task) -> str:
+        """The node of the tree of caps that pays for a task and all below it."""
+        parent = self._kit.graph.task(task.id).parent
+        above = RUN_NODE if parent is None else f"branch:{parent}"
+        if not task.delegates:
+            return above
+        node = f"branch:{task.id}"
+        self._kit.money.set_cap(node, None, parent=above)
+        return node
+
+    # -- delegation.Swarm ---------------------------------------------------------------------------------------------
+
+    def assign(self, agent: str, wanted: Sequence[Assignment]) -> list[str]:
+        refusals: list[str] = []
+        new: dict[str, NewTask] = {}
+        for one in wanted:
+            twin = new.get(one.id)
+            if twin is not None:  # identical tasks of one turn are one, unless the model named them
+                refusals.append(_taken(one.id) if one.named or twin.spec != one.spec else "")
+                continue
+            refusals.append(self._why_not(one))
+            if not refusals[-1] and one.id not in self._kit.graph:
+                new[one.id] = self._new(agent, one)
+        events, errors = self._add(list(new.values()))
+        refusals = [refusal or errors.get(one.id, "") for one, refusal in zip(wanted, refusals, strict=True)]
+        if events:
+            self._kit.stream.publish(*events)
+            added = [event for event in events if isinstance(event, TaskAdded)]
+            self._workforce.admit([self._task(one) for one in added])
+        for one, refusal in zip(wanted, refusals, strict=True):
+            if not refusal:
+                self._own(agent, one.id)
+        self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
+        return refusals
+
+    def _why_not(self, one: Assignment) -> str:
+        if self._workforce.refuses:
+            return f"No task can be added: {self._workforce.refuses}."
+        if one.id in self._kit.graph:
+            there = self._kit.graph.task(one.id)
+            mine = there.assigned is not None and there.spec == one.spec
+            if mine and (not one.named or (there.assigned is not None and there.assigned.call == one.assigned.call)):
+                return ""
+            return _taken(one.id)
+        if self._kit.money.ledger.left(RUN_NODE) == 0 and not self._kit.money.ledger.reserved(RUN_NODE):
+            return "The budget of the run is used up. Answer from what you have, and say what is missing."
+        return ""
+
+    def _new(self, agent: str, one: Assignment) -> NewTask:
+        label = " ".join(one.assigned.prompt.split())[:80]
+        return NewTask(
+            id=one.id,
+            spec=one.spec,
+            label=f"{one.assigned.agent}: {label}",
+            needs=one.needs,
+            parent=agent,
+            priority=one.priority,
+            assigned=one.assigned,
+        )
+
+    def _add(self, tasks: list[NewTask]) -> tuple[list[Fact], dict[str, str]]:
+        """All of them, or where one is wrong, all that can be: each for itself, until no more can."""
+        graph, events, errors = self._kit.graph, [], {}
+        if not tasks:
+            return [], {}
+        try:
+            return graph.add(tasks), {}
+        except GraphError as error:
+            if len(tasks) == 1:
+                return [], {tasks[0].id: str(error)}
+        added = True
+        while tasks and added:
+            added, left = False, []
+            for task in tasks:
+                try:
+                    events += graph.add([task])
+                    added = True
+                except GraphError as error:
+                    errors[task.id] = str(error)
+                    left.append(task)
+            tasks = left
+        return events, {task.id: errors[task.id] for task in tasks}
+
+    def _own(self, agent: str, task: str) -> None:
+        self._children.setdefault(agent, {})[task] = None
+        self._owners.setdefault(task, set()).add(agent)
+
+    async def outcome(self, agent: str, task: str) -> Outcome:
+        return await self.first(agent, [task])
+
+    async def first(self, agent: str, tasks: Sequence[str]) -> Outcome:
+        for task in tasks:
+            self._check_known(task)
+            end = self._kit.graph.outcome(task)
+            if end is not None:
+                return end
+        for task in tasks:
+            self._refuse_cycle(agent, task)
+        waiter: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        seat, now = self._workforce.seat(agent), asyncio.get_running_loop().time()
+        for task in tasks:
+            self._waits.add(agent, task, now=now)
+            self._waiters.setdefault(task, []).append(waiter)
+        self._news.set()
+        try:
+            await seat.leave()
+            end = await waiter
+        finally:
+            for task in tasks:
+                self._waits.remove(agent, task)
+                self._waiters[task].remove(waiter)
+                if not self._waiters[task]:
+                    del self._waiters[task]
+        await seat.back()
+        return end
+
+    def _check_known(self, task: str) -> None:
+        if task not in self._kit.graph:
+            raise BadArguments(f"There is no task {task!r} in this run.")
+
+    def _refuse_cycle(self, agent: str, task: str) -> None:
+        cycle = self._waits.cycle(agent, task)
+        if cycle is not None:
+            path = " -> ".join(cycle)
+            raise WaitRefused(
+                f"This wait was refused: it would never end, because these wait for each other: {path}. "
+                f"Go on without the answer of {task!r}."
+            )
+
+    def cancel_child(self, agent: str, task: str) -> None:
+        self._check_mine(agent, task)
+        self._workforce.cancel(task, cause=f"cancelled by {agent}")
+
+    def retry_child(self, agent: str, task: str) -> None:
+        self._check_mine(agent, task)
+        end = self._kit.graph.outcome(task)
+        if end is None or end.status is Status.OK:
+            raise BadArguments(f"Task {task!r} {'has not ended' if end is None else 'ended well'}: it is not retried.")
+        if self._workforce.refuses:
+            raise BadArguments(f"No task can be run: {self._workforce.refuses}.")
+        events = self._kit.graph.reset({task: self._kit.calls.epoch(task) + 1})
+        for event in events:
+            self._kit.calls.apply(event)
+        self._kit.stream.publish(*events)
+        self._workforce.reopen(task)
+        self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
+
+    def _check_mine(self, agent: str, task: str) -> None:
+        mine = self._children.get(agent, {})
+        if task not in mine:
+            there = ", ".join(map(repr, list(mine)[:20])) or "none"
+            raise BadArguments(f"You assigned no task {task!r}. There is: {there}.")
+
+    def file_of(self, task: str) -> str:
+        return self._workforce.report(task)
+
+    def read(self, file: str) -> str:
+        try:
+            return self._kit.folder.read(file)
+        except (OSError, ConfigurationError):
+            raise BadArguments(f"The file {file!r} cannot be read.") from None
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def ended(self, outcome: Outcome) -> None:
+        """Tell those that wait for it."""
+        for waiter in self._waiters.get(outcome.task, ()):
+            if not waiter.done():
+                waiter.set_result(outcome)
+
+    def assigned(self, task: str) -> list[str]:
+        """The tasks that one assigned."""
+        return list(self._children.get(task, ()))
+
+    def below(self, task: str) -> Iterator[str]:
+        """All tasks below one that nobody else wants, from the top down."""
+        stack, seen = [task], {task}
+        while stack:
+            for child in self._children.get(stack.pop(), ()):
+                if child not in seen and self._owners[child] <= seen:
+                    seen.add(child)
+                    stack.append(child)
+                    yield child
+
+    def left_behind(self, task: str) -> list[str]:
+        """The tasks that one assigned which have not ended, and that nobody else wants, now that it ends."""
+        return [
+            child
+            for child in self._children.get(task, ())
+            if self._kit.graph.outcome(child) is None and not any(map(self._wants, self._owners[child] - {task}))
+        ]
+
+    def _wants(self, owner: str) -> bool:
+        return self._kit.graph.outcome(owner) is None
+
+    # -- the second line ----------------------------------------------------------------------------------------------
+
+    async def watch(self) -> None:
+        """Break waits that cannot end and that no edge shows: where what is awaited is neither running nor queued."""
+        loop = asyncio.get_running_loop()
+        while True:
+            if not len(self._waits):
+                self._news.clear()
+                await self._news.wait()
+            await asyncio.sleep(_LOOK_EVERY)
+            for agent in self._waits.stalled(loop.time(), self._moves)[:1]:
+                why = f"This wait was broken: nothing that it waits for has moved for {STALLED:g} s."
+                for task in self._waits.awaited(agent):
+                    for waiter in self._waiters.get(task, ()):
+                        if not waiter.done():
+                            waiter.set_exception(WaitRefused(why))
+
+    def _moves(self, task: str) -> bool:
+        if task not in self._kit.graph:
+            return False
+        if self._workforce.running(task):
+            return not self._waits.awaited(task)
+        return self._kit.graph.state(task) == "ready"
+
+    def _needs_of(self, task: str) -> Sequence[str]:
+        """What a task that has not begun waits for."""
+        graph = self._kit.graph
+        if task not in graph or graph.state(task) != "waiting":
+            return ()
+        return [need for need in graph.needs(task) if graph.outcome(need) is None]
+
+
+def _taken(task: str) -> str:
+    return f"There is already a task {task!r}. Give each task an id of its own."
