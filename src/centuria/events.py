@@ -141,6 +141,17 @@ class RecoveryAsked:
     kind: Literal["recovery_asked"] = "recovery_asked"
 
 
+@dataclass(frozen=True, slots=True)
+class LimitsTold:
+    """An agent is told, before this turn, how much of its limits it has used. Kept for the same reason."""
+
+    task: str
+    epoch: int
+    turn: int
+    text: str
+    kind: Literal["limits_told"] = "limits_told"
+
+
 # -- slots -----------------------------------------------------------------------------------------------------------
 
 
@@ -490,6 +501,7 @@ Fact = (
     | TaskEnded
     | TaskReset
     | RecoveryAsked
+    | LimitsTold
     | LimitSet
     | SlotQueued
     | SlotGranted

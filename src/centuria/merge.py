@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from centuria.core.templates import fill
+from centuria.core.window import shorten
 from centuria.messages import Message, Outcome, Status
 from centuria.settings import Job, LeftOut, Task
 
@@ -175,16 +176,6 @@ def summary_messages(results: Results, *, context: int) -> tuple[tuple[Message, 
         failed=f"These ended without a result:\n{missing}" if missing else "",
     )
     return (Message("system", SUMMARY_SYSTEM), Message("user", prompt)), shortened
-
-
-def shorten(text: str, most_bytes: int) -> str:
-    """The head and the tail of a text that is longer than `most_bytes` (UTF-8), with a line that says so."""
-    raw = text.encode("utf-8", "replace")
-    if len(raw) <= most_bytes:
-        return text
-    head, tail = raw[: most_bytes * 2 // 3], raw[len(raw) - most_bytes // 4 :]
-    gone = len(raw) - len(head) - len(tail)
-    return head.decode("utf-8", "ignore") + f"\n[... {gone} bytes left out ...]\n" + tail.decode("utf-8", "ignore")
 
 
 def _left_out(rows_left: Sequence[LeftOut]) -> str:

@@ -11,6 +11,7 @@ from centuria import merge as merging
 from centuria.assigning import Assigning
 from centuria.core.graph import NewTask
 from centuria.core.refusals import concerns_all
+from centuria.core.window import shorten
 from centuria.delegation import SwarmTools
 from centuria.errors import (
     BudgetExceeded,
@@ -27,10 +28,10 @@ from centuria.kit import RUN_NODE, Kit
 from centuria.merger import Merged, Merger
 from centuria.messages import CallKey, Outcome, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller
-from centuria.scheduler import ToolScheduler
+from centuria.scheduler import ToolScheduler, in_parallel
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
-from centuria.subagent import Brief, Draft, Tools, converse, in_parallel, opening
+from centuria.subagent import Brief, Draft, Tools, converse, opening
 
 #: Agents begin a few at a time, some milliseconds apart: all in one breath would take each step together, so that the
 #: first request left when the last was ready, and so on with every answer. A hundred have begun after 50 ms.
@@ -50,7 +51,7 @@ class _CurrentTools(Tools):
         return self.scheduler.view(self.servers).specs
 
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
-        return await in_parallel(self.call, calls)
+        return await in_parallel(self.call, calls)  # each in the view of its own moment
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
         return await self.scheduler.view(self.servers).call(call, caller)
@@ -278,6 +279,9 @@ class Orchestrator:
             steps=self._job.limits.steps,
             recovery=recovery,
             draft=draft,
+            told=lambda turn: self._kit.landing.told(task.id, epoch, turn),
+            context=self._endpoint.context,
+            spill=self._kit.folder.spill,
         )
 
     def _used(self, task: str, node: str, turn: int, started: float) -> dict[str, float]:
@@ -305,7 +309,7 @@ class Orchestrator:
             text = merging.report_text(outcome, self._job.merge.text)
             if outcome.status is not Status.OK:
                 text = f"(this task ended as {outcome.status.value}: {outcome.cause})\n\n{text}"
-            texts.append((need, merging.shorten(text, share)))
+            texts.append((need, shorten(text, share)))
         return texts
 
     def _outcome(self, task: str, draft: Draft, status: Status, cause: str, started: float) -> Outcome:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -50,6 +50,23 @@ class ToolView:
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
         """`ToolScheduler.call` within this view."""
         return await self.scheduler.call(call, caller, self)
+
+    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
+        """The calls of one turn."""
+        return await in_parallel(self.call, calls)
+
+
+async def in_parallel(
+    call_one: Callable[[ToolCall, Caller], Awaitable[ToolResult]], calls: Sequence[tuple[ToolCall, Caller]]
+) -> list[ToolResult]:
+    """Run calls side by side; the results come back in the order of the calls."""
+
+    async def one(call: ToolCall, caller: Caller) -> ToolResult:
+        return await call_one(call, caller)
+
+    async with asyncio.TaskGroup() as group:
+        running = [group.create_task(one(call, caller)) for call, caller in calls]
+    return [task.result() for task in running]
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
 
 from centuria.core.checking import TooMuchWork, bounded, errors_of
+from centuria.core.repeats import Repeats
 from centuria.core.templates import find_json
-from centuria.errors import CenturiaError
-from centuria.messages import CallKey, Message, ToolCall, ToolResult, ToolSpec
+from centuria.core.window import SUMMARY_RULES, Window, shorten, size, told_in_short, transcript
+from centuria.errors import CenturiaError, ContextTooLong
+from centuria.messages import CallKey, Completion, Message, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller, ChatRequest, Model
 from centuria.settings import Task
 
@@ -68,7 +69,9 @@ class Draft:
 class Brief:
     """Everything that one agent is given. `opening` is its first messages: alike for all siblings as far as possible.
 
-    `recovery(turn)` names the limit because of which this turn must be the last, or None.
+    `recovery(turn)` names the limit because of which this turn must be the last, or None; `told(turn)`, asked after
+    it, is what the agent hears of its limits. `context` is the model's window in tokens; `spill(call, text)` keeps the
+    whole of a text that is too long for it, and names its file.
     """
 
     task: Task
@@ -81,35 +84,36 @@ class Brief:
     steps: int
     recovery: Callable[[int], str | None]
     draft: Draft = field(default_factory=Draft)
+    told: Callable[[int], str] = lambda turn: ""
+    context: int = 131_072
+    spill: Callable[[str, str], str] = lambda call, text: "no file"
 
 
 async def converse(brief: Brief) -> Draft:
     """Talk to the model, running the tools it asks for, until it answers.
 
-    Raises `AnswerUnusable` when the steps or repairs are used up, and whatever the model client raises.
+    A history that nears the end of the model's window is told in short, in a turn of its own. Raises `AnswerUnusable`
+    when the steps or repairs are used up, and whatever the model client raises.
     """
-    draft, history = brief.draft, list(brief.opening)
+    talk, draft, overfull = _Conversation(brief), brief.draft, False
     for turn in range(brief.steps):
-        limit = brief.recovery(turn)
-        if limit is not None:
-            history.append(Message("user", RECOVERY.format(limit=limit)))
-        request = ChatRequest(tuple(history), brief.tools.specs, brief.task.max_tokens)
-        completion = await brief.model.chat(request, _caller(brief, turn, 0))
-        draft.steps = turn + 1
+        if overfull or talk.full:
+            overfull = False
+            if await talk.tell_in_short(turn):
+                continue
+        limit = talk.last_turn(turn)
+        try:
+            completion = await talk.ask(turn)
+        except ContextTooLong:
+            if limit is not None or not talk.can_be_shorter:
+                raise
+            overfull = True
+            continue
         answer = completion.message
-        history.append(answer)
-        if answer.content:
-            draft.text = answer.content
         if answer.tool_calls:
             if limit is not None:
                 raise AnswerUnusable(f"It went on calling tools after it had used its {limit}.")
-            results = await brief.tools.call_all(
-                [
-                    (call, _caller(brief, turn, position))
-                    for position, call in enumerate(answer.tool_calls[:MAX_CALLS_A_TURN], start=1)
-                ]
-            )
-            history.extend(_tool_messages(answer.tool_calls, results))
+            await talk.run(turn, answer.tool_calls)
             continue
         complaint = _judge(brief, answer.content, completion.finish)
         if complaint is None:
@@ -118,8 +122,99 @@ async def converse(brief: Brief) -> Draft:
         if draft.repairs >= MAX_REPAIRS or limit is not None:
             raise AnswerUnusable(complaint)
         draft.repairs += 1
-        history.append(Message("user", complaint + " Answer again, in full."))
+        talk.say(complaint + " Answer again, in full.")
     raise AnswerUnusable(f"It did not come to an answer within its {brief.steps} steps.")
+
+
+class _Conversation:
+    """The history of one agent, and what is done to it. All that it decides follows from the history alone, so that a
+    resumed conversation is the same one."""
+
+    def __init__(self, brief: Brief) -> None:
+        self._brief = brief
+        self._history = list(brief.opening)
+        self._window = Window(brief.context, brief.task.max_tokens)
+        self._repeats = Repeats()
+
+    def say(self, text: str) -> None:
+        self._history.append(Message("user", text))
+
+    def last_turn(self, turn: int) -> str | None:
+        """Tell the agent what it must know before this turn. The limit because of which it is its last, or None."""
+        limit = self._brief.recovery(turn)
+        told = self._brief.told(turn)
+        if told:
+            self.say(told)
+        if limit is None and self._repeats.stuck:
+            limit = f"calls of {self._repeats.stuck} with the same arguments"
+        if limit is not None:
+            self.say(RECOVERY.format(limit=limit))
+        return limit
+
+    async def ask(self, turn: int) -> Completion:
+        brief, draft = self._brief, self._brief.draft
+        request = ChatRequest(tuple(self._history), brief.tools.specs, brief.task.max_tokens)
+        completion = await brief.model.chat(request, _caller(brief, turn, 0))
+        self._window.learn(self._size, completion.usage)
+        draft.steps = turn + 1
+        self._history.append(completion.message)
+        if completion.message.content:
+            draft.text = completion.message.content
+        return completion
+
+    async def run(self, turn: int, calls: Sequence[ToolCall]) -> None:
+        """Run the calls of one turn; exactly one answer for each follows, whatever came of it."""
+        callers = [_caller(self._brief, turn, position) for position in range(1, len(calls) + 1)]
+        made = list(zip(calls, callers, strict=True))[:MAX_CALLS_A_TURN]
+        results = await self._brief.tools.call_all(made)
+        texts = self._fitted(results, callers)
+        for index, (call, _) in enumerate(made):
+            remark = self._repeats.note(call.name, call.arguments)
+            texts[index] += f"\n\n{remark}" if remark else ""
+        texts += [f"Not run: at most {MAX_CALLS_A_TURN} calls a turn."] * (len(calls) - len(made))
+        self._history += [Message("tool", text, tool_call_id=call.id) for call, text in zip(calls, texts, strict=True)]
+
+    def _fitted(self, results: Sequence[ToolResult], callers: Sequence[Caller]) -> list[str]:
+        """The texts of one turn's results, each within its share of what is left of the window."""
+        wanted = [len(result.text.encode("utf-8", "replace")) for result in results]
+        shares = self._window.shares(self._size, wanted)
+        texts = []
+        for result, caller, want, share in zip(results, callers, wanted, shares, strict=False):
+            if want <= share:
+                texts.append(result.text)
+                continue
+            file = result.spill or self._brief.spill(str(caller.key), result.text)
+            texts.append(f"{shorten(result.text, share)}\n\n[It was too long for your window; the whole is in {file}]")
+        return texts
+
+    # -- telling it in short ------------------------------------------------------------------------------------------
+
+    @property
+    def _size(self) -> int:
+        return sum(map(size, self._history))
+
+    @property
+    def full(self) -> bool:
+        return self._window.full(self._size) and self.can_be_shorter
+
+    @property
+    def can_be_shorter(self) -> bool:
+        return self._window.split(self._history, len(self._brief.opening)) is not None
+
+    async def tell_in_short(self, turn: int) -> bool:
+        """Let the model sum up the middle of the history, and go on with that in its place."""
+        begin = len(self._brief.opening)
+        split = self._window.split(self._history, begin)
+        if split is None:
+            return False
+        middle = transcript(self._history[begin:split], self._window.room * 3 // 4)
+        request = ChatRequest(
+            (Message("system", SUMMARY_RULES), Message("user", middle)), max_tokens=self._brief.task.max_tokens
+        )
+        completion = await self._brief.model.chat(request, _caller(self._brief, turn, 0))
+        self._brief.draft.steps = turn + 1
+        self._history[begin:split] = [told_in_short(completion.message.content)]
+        return True
 
 
 def opening(task: Task, system: str, results: Sequence[tuple[str, str]]) -> tuple[Message, ...]:
@@ -138,26 +233,6 @@ def opening(task: Task, system: str, results: Sequence[tuple[str, str]]) -> tupl
 def _caller(brief: Brief, turn: int, position: int) -> Caller:
     key = CallKey(brief.task.id, brief.epoch, turn, position)
     return Caller(key, brief.node, brief.index, brief.task.priority)
-
-
-async def in_parallel(
-    call_one: Callable[[ToolCall, Caller], Awaitable[ToolResult]], calls: Sequence[tuple[ToolCall, Caller]]
-) -> list[ToolResult]:
-    """Run calls side by side; the results come back in the order of the calls."""
-
-    async def one(call: ToolCall, caller: Caller) -> ToolResult:
-        return await call_one(call, caller)
-
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one(call, caller)) for call, caller in calls]
-    return [task.result() for task in running]
-
-
-def _tool_messages(calls: Sequence[ToolCall], results: Sequence[ToolResult]) -> list[Message]:
-    """Exactly one answer for each call, whatever came of it."""
-    texts = [result.text for result in results]
-    texts += [f"Not run: at most {MAX_CALLS_A_TURN} calls a turn."] * (len(calls) - len(results))
-    return [Message("tool", text, tool_call_id=call.id) for call, text in zip(calls, texts, strict=True)]
 
 
 def _judge(brief: Brief, text: str, finish: str) -> str | None:
