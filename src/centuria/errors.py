@@ -146,3 +146,8 @@ class JournalError(CenturiaError):
 
 class FingerprintMismatch(JournalError):
     """The journal holds a different call under this key; replaying it would be a lie."""
+
+
+def first_of(error: BaseException) -> BaseException:
+    """The error itself; of a group, the first in it: what the others were cancelled for."""
+    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error

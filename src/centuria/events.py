@@ -73,6 +73,17 @@ class FileWritten:
     kind: Literal["file_written"] = "file_written"
 
 
+@dataclass(frozen=True, slots=True)
+class PartMerged:
+    """One knot of the tree of a merge that was too long for one request: `inputs` became the text in `path`."""
+
+    name: str
+    level: int
+    inputs: tuple[str, ...]
+    path: str
+    kind: Literal["part_merged"] = "part_merged"
+
+
 # -- the task graph --------------------------------------------------------------------------------------------------
 
 
@@ -495,6 +506,7 @@ Fact = (
     | RunEnded
     | Notice
     | FileWritten
+    | PartMerged
     | TaskAdded
     | TaskReady
     | TaskStarted

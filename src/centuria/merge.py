@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from centuria.core.merge_tree import Part
 from centuria.core.templates import fill
 from centuria.core.window import shorten
 from centuria.messages import Message, Outcome, Status
@@ -31,6 +32,13 @@ disagree, and name what is missing.
 {results}
 
 {failed}"""
+
+PART = """\
+Here are some of the results of the job "{job}". They are too many for one request: merge these into one text of at \
+most {words} words, from which the answer will be written together with the texts of the others. Keep every figure, \
+name and finding that the answer may need, with the name of the result that it is from; leave out what repeats.
+
+{results}"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,29 +161,57 @@ def variables(results: Results) -> dict[str, Any]:
     }
 
 
-def summary_messages(results: Results, *, context: int) -> tuple[tuple[Message, ...], bool]:
-    """The conversation that asks for the written merge, and whether results had to be shortened to fit `context`."""
-    merge = results.job.merge
-    if merge.summary is not None:
-        prompt = fill(merge.summary, variables(results))
-        return (Message("system", SUMMARY_SYSTEM), Message("user", prompt)), False
-    room = max(4_000, (context - merge.max_tokens) * _BYTES_PER_TOKEN - 4_000)
-    finished = results.finished()
-    share = room // max(1, len(finished))
-    parts, shortened = [], False
-    for task, end in finished:
-        text = report_text(end, merge.text)
-        short = shorten(text, share)
-        shortened = shortened or short != text
-        parts.append(f"## {_title(task)}\n\n{short}")
+def parts(results: Results) -> list[Part]:
+    """What a written merge is made of: each result under its title."""
+    text = results.job.merge.text
+    return [Part(_title(task), report_text(end, text).strip(), (task.id,)) for task, end in results.finished()]
+
+
+def room(context: int, max_tokens: int) -> int:
+    """Bytes of results that surely fit into one request of the merge."""
+    return max(4_000, (context - min(max_tokens, context // 2)) * _BYTES_PER_TOKEN - 4_000)
+
+
+def part_messages(results: Results, group: Sequence[Part], most: int) -> tuple[Message, ...]:
+    """The conversation that asks for the one text of a group of parts, of at most `most` bytes."""
+    prompt = PART.format(job=results.job.name, results=_headed(group), words=max(50, most // 8))
+    return (Message("system", SUMMARY_SYSTEM), Message("user", prompt))
+
+
+def written_messages(results: Results, last: Sequence[Part]) -> tuple[Message, ...]:
+    """The conversation that asks for the written merge, of all results or of the texts that they became."""
     missing = failures(results)
     prompt = WRITTEN.format(
-        count=len(finished),
+        count=len(results.finished()),
         job=results.job.name,
-        results="\n\n".join(parts),
+        results=_headed(last),
         failed=f"These ended without a result:\n{missing}" if missing else "",
     )
-    return (Message("system", SUMMARY_SYSTEM), Message("user", prompt)), shortened
+    return (Message("system", SUMMARY_SYSTEM), Message("user", prompt))
+
+
+def summary_messages(results: Results, *, room: int) -> tuple[tuple[Message, ...], int]:
+    """The conversation that asks for the job's own summary, and how many rows of its table had to be left out."""
+    prompt = results.job.merge.summary or ""
+    there = variables(results)
+    rows_there = len(there["rows"])
+
+    def filled(most: int) -> str:
+        cut = {"table": to_markdown(results, most=most), "rows": there["rows"][:most]}
+        return fill(prompt, there if most >= rows_there else {**there, **cut})
+
+    low, high = 0, rows_there  # the most rows with which it fits
+    while low < high:
+        middle = (low + high + 1) // 2
+        if len(filled(middle).encode("utf-8", "replace")) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return (Message("system", SUMMARY_SYSTEM), Message("user", shorten(filled(low), room))), rows_there - low
+
+
+def _headed(group: Sequence[Part]) -> str:
+    return "\n\n".join(f"## {part.name}\n\n{part.text}" for part in group)
 
 
 def _left_out(rows_left: Sequence[LeftOut]) -> str:

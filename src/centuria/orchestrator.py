@@ -21,6 +21,7 @@ from centuria.errors import (
     ModelDenied,
     ModelError,
     SlotRefused,
+    first_of,
 )
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
 from centuria.folder import Stems
@@ -436,11 +437,6 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
             return Status.FAILED, str(error)
         case _:
             return Status.FAILED, f"internal error: {type(error).__name__}: {error}"[:500]
-
-
-def first_of(error: BaseException) -> BaseException:
-    """The error itself; of a group, the first in it: what the others were cancelled for."""
-    return first_of(error.exceptions[0]) if isinstance(error, BaseExceptionGroup) else error
 
 
 def new_tasks(job: Job) -> list[NewTask]:

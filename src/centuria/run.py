@@ -25,7 +25,7 @@ from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
 from centuria.core.warmup import WarmUp
-from centuria.errors import ConfigurationError, JournalError
+from centuria.errors import ConfigurationError, JournalError, first_of
 from centuria.events import (
     Event,
     FileWritten,
@@ -47,7 +47,7 @@ from centuria.model.http import HttpTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
-from centuria.orchestrator import Orchestrator, first_of, new_tasks
+from centuria.orchestrator import Orchestrator, new_tasks
 from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler

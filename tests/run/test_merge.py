@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from centuria import merge
+from centuria.core.merge_tree import Part, fits, groups
 from centuria.messages import Outcome, Status
 from centuria.settings import Job, LeftOut, Merge, Task
 
@@ -57,16 +59,24 @@ def test_a_summary_can_name_the_rows_that_were_left_out() -> None:
     assert (there["count"], there["left_out_count"]) == (1, 1)
 
 
-@given(st.text(max_size=400), st.integers(40, 300))
-def test_a_shortened_text_is_short_and_says_so(text: str, most: int) -> None:
-    short = merge.shorten(text, most)
-    assert short == text or ("bytes left out" in short and len(short.encode("utf-8", "replace")) <= most + 60)
+def test_a_summary_whose_table_is_too_long_for_the_window_says_how_many_rows_it_leaves_out() -> None:
+    given_ = results([ok(f"T{n:03}", name=f"Firm {n}") for n in range(500)], schema=SCHEMA, summary="Sum up: {table}")
+    messages, left_out = merge.summary_messages(given_, room=4_000)
+    assert 0 < left_out < 500
+    assert len(messages[1].content.encode()) <= 4_000
+    assert messages[1].content.count("Firm") == 500 - left_out
+    assert merge.summary_messages(given_, room=1_000_000)[1] == 0
 
 
-def test_a_written_merge_shortens_long_results_to_the_context_and_says_so() -> None:
-    long = [Outcome(str(n), Status.OK, text="x" * 100_000) for n in range(10)]
-    given_ = results(long)
-    job = Job("j", given_.job.tasks, merge=Merge("written", max_tokens=1_000))
-    messages, shortened = merge.summary_messages(merge.Results(job, job.tasks, given_.outcomes), context=32_000)
-    assert shortened
-    assert len(messages[1].content.encode()) <= 31_000 * 3
+PARTS = st.lists(st.builds(Part, st.text(max_size=20), st.text(max_size=3_000)), max_size=40)
+
+
+@given(PARTS, st.integers(1_500, 6_000))
+def test_every_byte_of_every_part_is_in_exactly_one_group_and_each_group_fits(parts: list[Part], room: int) -> None:
+    made = groups(parts, room)
+    for group in made:
+        assert fits(group, room)
+    together = "".join(part.text for group in made for part in group)
+    assert together == "".join(part.text.encode("utf-8", "replace").decode() for part in parts)
+    for one, following in pairwise(made):
+        assert not fits([*one, following[0]], room)

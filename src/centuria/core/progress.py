@@ -66,6 +66,8 @@ class Progress:
     warnings: int = 0
     #: Path, relative to the run's folder, to the task that it is of (None: of the run).
     files: dict[str, str | None] = field(default_factory=dict)
+    #: The tree of the merge, from its leaves up: each knot's level, name and inputs.
+    merged: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
     #: Seconds that tasks ran, from start to end.
     durations: Sample = field(default_factory=Sample)
     timeline: Timeline = field(default_factory=Timeline)
@@ -95,6 +97,7 @@ class Progress:
             e.RunEnded: self._run_ended,
             e.Notice: self._noticed,
             e.FileWritten: self._file_written,
+            e.PartMerged: self._part_merged,
             e.TaskAdded: self._task_added,
             e.TaskReady: self._task_ready,
             e.TaskStarted: self._task_started,
@@ -195,6 +198,9 @@ class Progress:
 
     def _file_written(self, event: e.FileWritten, at: float) -> None:
         self.files[event.path] = event.task
+
+    def _part_merged(self, event: e.PartMerged, at: float) -> None:
+        self.merged.append((event.level, event.name, event.inputs))
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
