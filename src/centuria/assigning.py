@@ -15,11 +15,13 @@ from centuria.delegation import WaitRefused
 from centuria.errors import ConfigurationError, GraphError
 from centuria.events import Fact, TaskAdded, TaskReady
 from centuria.kit import RUN_NODE, Kit
-from centuria.messages import Outcome, Status
+from centuria.messages import DOLLAR, Outcome, Status
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
 
 _LOOK_EVERY = 5.0
+#: Model calls that a task is taken to need until it has answered.
+_CALLS_TO_COME = 3
 
 
 class Workforce(Protocol):
@@ -27,6 +29,8 @@ class Workforce(Protocol):
 
     @property
     def refuses(self) -> str: ...
+    @property
+    def unended(self) -> int: ...
     def admit(self, tasks: Sequence[Task]) -> None: ...
     def reopen(self, task: str) -> None: ...
     def note_ready(self, tasks: Sequence[str]) -> None: ...
@@ -111,7 +115,7 @@ class Assigning:
             if twin is not None:  # identical tasks of one turn are one, unless the model named them
                 refusals.append(_taken(one.id) if one.named or twin.spec != one.spec else "")
                 continue
-            refusals.append(self._why_not(one))
+            refusals.append(self._why_not(one, len(new)))
             if not refusals[-1] and one.id not in self._kit.graph:
                 new[one.id] = self._new(agent, one)
         events, errors = self._add(list(new.values()))
@@ -126,7 +130,7 @@ class Assigning:
         self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
         return refusals
 
-    def _why_not(self, one: Assignment) -> str:
+    def _why_not(self, one: Assignment, more: int) -> str:
         if self._workforce.refuses:
             return f"No task can be added: {self._workforce.refuses}."
         if one.id in self._kit.graph:
@@ -135,9 +139,26 @@ class Assigning:
             if mine and (not one.named or (there.assigned is not None and there.assigned.call == one.assigned.call)):
                 return ""
             return _taken(one.id)
-        if self._kit.money.ledger.left(RUN_NODE) == 0 and not self._kit.money.ledger.reserved(RUN_NODE):
-            return "The budget of the run is used up. Answer from what you have, and say what is missing."
-        return ""
+        return self._too_dear(1 + more)
+
+    def _too_dear(self, more: int) -> str:
+        """Why the money would not last for so many more tasks; "" if it would.
+
+        It must be enough for all that are open to come to an answer: those that wait for others have paid for their
+        questions and would have nothing to say.
+        """
+        ledger, progress = self._kit.money.ledger, self._kit.stream.progress
+        cap, answered = ledger.cap(RUN_NODE), progress.model_total.count
+        if cap is None or not answered:
+            return ""
+        left = cap - ledger.spent(RUN_NODE) - ledger.held(RUN_NODE)
+        tasks = self._workforce.unended + more
+        if tasks * _CALLS_TO_COME * ledger.spent(RUN_NODE) / answered <= left:
+            return ""
+        return (
+            f"The budget would not last for more: ${left / DOLLAR:.4f} of it are left, and {tasks - more} tasks "
+            "have not ended. Do this work yourself, or answer from what you have, and say what is missing."
+        )
 
     def _new(self, agent: str, one: Assignment) -> NewTask:
         label = " ".join(one.assigned.prompt.split())[:80]

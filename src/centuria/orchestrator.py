@@ -177,6 +177,11 @@ class Orchestrator:
         """Why no task can be added now; "" if it can."""
         return self._stopped or self._denied
 
+    @property
+    def unended(self) -> int:
+        """How many tasks have no outcome."""
+        return len(self._open)
+
     # -- one task -----------------------------------------------------------------------------------------------------
 
     async def _attend(self, task: Task) -> None:

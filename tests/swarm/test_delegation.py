@@ -41,6 +41,9 @@ def test_a_goal_becomes_three_roles_and_a_hundred_tasks_with_needs_and_every_res
     # goal: 3 turns; between the second and the third: readers, reviewers, editor, one call each.
     assert ended.seconds == 6.0 or abs(ended.seconds - 6.0) < 0.2
     assert ended.model.peak == 90
+    # By hand: 3 turns of the goal, and in the second of them a reader, its reviewer and the editor.
+    steps = ended.progress.steps()
+    assert (steps.critical, steps.serial) == (3 + 3, 3 + 100)
 
 
 def test_a_hundred_tasks_of_one_turn_run_at_once() -> None:

@@ -25,6 +25,7 @@ from centuria.core.rows import (
     TaskRows,
     critical_path,
 )
+from centuria.core.steps import Steps, steps_of
 from centuria.core.tallies import AGENTS, RATE_SECONDS, CallTally, MoneyTally, SlotTally
 from centuria.core.upstreams import UpstreamRow, UpstreamTally
 from centuria.messages import Pico, Status, TaskState
@@ -216,6 +217,7 @@ class Progress:
         row = self._rows.others.pop(event.task, None) or TaskRow(event.task)
         row.index, row.label, row.needs = event.index, event.label, event.needs
         row.parent, row.depth, row.priority = event.parent, event.depth, event.priority
+        row.asked_in = 0 if event.assigned is None else event.assigned.call.turn
         self._rows.tasks[event.task] = row
         self.states[row.state] += 1
         self._count(row, 1)
@@ -367,6 +369,10 @@ class Progress:
     def lanes(self) -> Iterator[Span]:
         """The timeline, in the order in which its spans came to be known."""
         return iter(self.timeline)
+
+    def steps(self) -> Steps:
+        """Critical and serial steps."""
+        return steps_of(self.tasks)
 
     def critical_path(self) -> CriticalPath:
         return critical_path(self.tasks, self.at)

@@ -37,6 +37,8 @@ class TaskRow:
     needs: tuple[str, ...] = ()
     parent: str | None = None
     depth: int = 0
+    #: The turn of its parent in which it was assigned.
+    asked_in: int = 0
     priority: int = 5
     state: TaskState = "waiting"
     epoch: int = 0

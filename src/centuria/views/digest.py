@@ -110,7 +110,7 @@ def _tokens(usage: Tokens) -> dict[str, int]:
 def as_json(progress: Progress) -> dict[str, Any]:
     """The run as JSON values: dollars, seconds (moments: since 1970), untrusted text as it is."""
     money = progress.money()
-    path = progress.critical_path()
+    path, steps = progress.critical_path(), progress.steps()
     return {
         "run": progress.run,
         "name": progress.name,
@@ -139,6 +139,10 @@ def as_json(progress: Progress) -> dict[str, Any]:
         },
         "tokens": _tokens(progress.usage),
         "parallelism": progress.parallelism(),
+        "steps": {"critical": steps.critical, "serial": steps.serial, "parallelism": steps.parallelism},
+        "merge_tree": [
+            {"level": level, "name": name, "inputs": list(inputs)} for level, name, inputs in progress.merged
+        ],
         "critical_path": {"tasks": list(path.tasks), "turns": path.turns, "seconds": path.seconds},
         "models": [
             {

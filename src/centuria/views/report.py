@@ -21,6 +21,8 @@ _PLACE = "{{DATA}}"
 #: Bounds of what one page holds; the page says so where they cut.
 MOST_SPANS = 150_000
 MOST_FILES = 200
+#: Inputs of a merged part that are named.
+MOST_INPUTS = 20
 _TEXT = 300
 
 
@@ -39,6 +41,7 @@ def embedded(value: Any) -> str:
 def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
     """What the page shows: dollars, seconds since the start without the time between crash and resume."""
     money, path, elapsed = progress.money(), progress.critical_path(), progress.elapsed()
+    steps = progress.steps()
     shift = _shift(progress)
     of_task = {task: file for file, task in progress.files.items() if task is not None and _is_inside(file)}
     rows = list(progress.tasks.values())
@@ -77,6 +80,11 @@ def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
             "missing": progress.usage.missing,
         },
         "parallel": progress.parallelism(),
+        "steps": {"critical": steps.critical, "serial": steps.serial, "parallelism": steps.parallelism},
+        "merged": [
+            [level, clean(name, 60), [clean(part, 60) for part in inputs[:MOST_INPUTS]], len(inputs)]
+            for level, name, inputs in progress.merged[:MOST_FILES]
+        ],
         "chain": {
             "tasks": [clean(task, 60) for task in islice(path.tasks, 20)],
             "turns": path.turns,
@@ -179,6 +187,8 @@ def _task(row: TaskRow, shift: Callable[[float], float], file: str | None) -> li
         None if duration is None else round(duration, 3),
         int(row.cut_short),
         file or "",
+        row.depth,
+        clean(row.parent or "", 120),
     ]
 
 

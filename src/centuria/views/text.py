@@ -92,6 +92,9 @@ def _time_line(progress: Progress) -> str:
     path = progress.critical_path()
     if path.turns:
         text += f" · longest chain {counted(path.turns, 'turn')} in {seconds(path.seconds)}"
+    steps = progress.steps()
+    if steps.serial > steps.critical > 0 and any(row.parent is not None for row in progress.tasks.values()):
+        text += f" · {steps.serial:,} steps in {steps.critical:,} critical ones ({steps.parallelism:.1f} at once)"
     return text + (f" · resumed {counted(len(progress.resumes), 'time')}" if progress.resumes else "")
 
 
