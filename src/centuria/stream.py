@@ -49,6 +49,11 @@ class Subscription:
             self._lagged_to = newest.seq - 1 if isinstance(newest, Record) else self._lagged_to
         self._items = facts
 
+    @property
+    def waiting(self) -> int:
+        """How many items are held for it."""
+        return len(self._items)
+
     def _rouse(self) -> None:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)

@@ -199,6 +199,9 @@ def _view_flags(command: argparse.ArgumentParser) -> None:
         "--yes", action="store_true", help="do not ask before money is spent (only a terminal is asked)"
     )
     command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
+    command.add_argument(
+        "--stream", action="store_true", help="every fact and piece of text as JSON lines, then the result"
+    )
     command.add_argument("--quiet", action="store_true", help="no live view; the summary stays")
 
 

@@ -25,6 +25,7 @@ from centuria.run import Report, Run
 from centuria.stream import Feed, Stream
 from centuria.swarm import RUNS, Place
 from centuria.views import digest, live, plain, text
+from centuria.views.lines import lines
 from centuria.views.words import clean_text, counted, dollars, seconds
 
 #: An answer longer than this goes to a file, and its path to standard output.
@@ -140,7 +141,7 @@ def _untold(error: OSError, code: int) -> int:
 
 def _tell(report: Report, progress: Progress, launch: Launch, options: argparse.Namespace, *, idle: bool) -> None:
     """What the run came to: the summary beside the answer."""
-    if options.json:
+    if options.json or options.stream:
         print(json.dumps(digest.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
         return
     print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
@@ -180,7 +181,9 @@ async def _show(run: Run, options: argparse.Namespace) -> Report:
 
     def begun(stream: Stream) -> None:
         register(run.launch.folder, runs_root(), run.launch.run)
-        if not options.quiet:
+        if options.stream:
+            views.append(asyncio.create_task(lines(stream, sys.stdout, subscription=stream.subscribe())))
+        elif not options.quiet:
             views.append(asyncio.create_task(view_of(stream)))
 
     _take_signals(run)
