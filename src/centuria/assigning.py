@@ -36,6 +36,7 @@ class Workforce(Protocol):
     def note_ready(self, tasks: Sequence[str]) -> None: ...
     def cancel(self, task: str | None = None, *, cause: str = ...) -> None: ...
     def running(self, task: str) -> bool: ...
+    def paused(self, task: str) -> bool: ...
     def seat(self, task: str) -> Seat: ...
     def report(self, task: str) -> str: ...
 
@@ -247,6 +248,10 @@ class Assigning:
 
     def retry_child(self, agent: str, task: str) -> None:
         self._check_mine(agent, task)
+        self.retry(task)
+
+    def retry(self, task: str) -> None:
+        """Run a task afresh that did not end well. Raises `BadArguments`."""
         end = self._kit.graph.outcome(task)
         if end is None or end.status is Status.OK:
             raise BadArguments(f"Task {task!r} {'has not ended' if end is None else 'ended well'}: it is not retried.")
@@ -327,6 +332,8 @@ class Assigning:
     def _moves(self, task: str) -> bool:
         if task not in self._kit.graph:
             return False
+        if self._workforce.paused(task):
+            return True
         if self._workforce.running(task):
             return not self._waits.awaited(task)
         return self._kit.graph.state(task) == "ready"

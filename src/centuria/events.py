@@ -163,6 +163,45 @@ class LimitsTold:
     kind: Literal["limits_told"] = "limits_told"
 
 
+# -- steering --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TaskPaused:
+    """A branch makes no further request until it goes on (`paused` False); `task` None is the whole run."""
+
+    task: str | None
+    paused: bool
+    kind: Literal["task_paused"] = "task_paused"
+
+
+@dataclass(frozen=True, slots=True)
+class PrioritySet:
+    task: str
+    priority: int
+    kind: Literal["priority_set"] = "priority_set"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalAsked:
+    """A tool call waits for a yes. `name` is the tool as the model sees it, `arguments` their JSON text."""
+
+    key: CallKey
+    name: str
+    arguments: str
+    kind: Literal["approval_asked"] = "approval_asked"
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalGiven:
+    """`why` says who decided, or that nobody did."""
+
+    key: CallKey
+    yes: bool
+    why: str
+    kind: Literal["approval_given"] = "approval_given"
+
+
 # -- slots -----------------------------------------------------------------------------------------------------------
 
 
@@ -514,6 +553,10 @@ Fact = (
     | TaskReset
     | RecoveryAsked
     | LimitsTold
+    | TaskPaused
+    | PrioritySet
+    | ApprovalAsked
+    | ApprovalGiven
     | LimitSet
     | SlotQueued
     | SlotGranted

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import heapq
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass
 
 from centuria import merge as merging
 from centuria.assigning import Assigning
+from centuria.briefing import Briefing
+from centuria.core.arguments import BadArguments
 from centuria.core.graph import NewTask
+from centuria.core.ready import ReadyQueue
 from centuria.core.refusals import concerns_all
-from centuria.core.window import shorten
-from centuria.delegation import SwarmTools
 from centuria.errors import (
     BudgetExceeded,
     CenturiaError,
+    ConfigurationError,
     FingerprintMismatch,
     JournalError,
     ModelDenied,
@@ -25,37 +25,18 @@ from centuria.errors import (
 )
 from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
 from centuria.folder import Stems
-from centuria.kit import RUN_NODE, Kit
+from centuria.kit import Kit
 from centuria.merger import Merged, Merger
-from centuria.messages import CallKey, Outcome, Status, ToolCall, ToolResult, ToolSpec
-from centuria.ports import Caller
-from centuria.scheduler import ToolScheduler, in_parallel
+from centuria.messages import Outcome, Status
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
-from centuria.subagent import Brief, Draft, Tools, converse, opening
+from centuria.steering import Pauses
+from centuria.subagent import Draft, converse
 
 #: Agents begin a few at a time, some milliseconds apart: all in one breath would take each step together, so that the
 #: first request left when the last was ready, and so on with every answer. A hundred have begun after 50 ms.
 _AT_ONCE, _APART = 4, 0.002
 _TIMEOUT_KINDS = frozenset({"first_token", "silence", "total", "gate"})
-
-
-@dataclass(frozen=True, slots=True)
-class _CurrentTools(Tools):
-    """What an agent may call now: servers come and go, and an agent switches to what there is at its next turn."""
-
-    scheduler: ToolScheduler
-    servers: frozenset[str] | None
-
-    @property
-    def specs(self) -> tuple[ToolSpec, ...]:
-        return self.scheduler.view(self.servers).specs
-
-    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
-        return await in_parallel(self.call, calls)  # each in the view of its own moment
-
-    async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
-        return await self.scheduler.view(self.servers).call(call, caller)
 
 
 class Orchestrator:
@@ -69,8 +50,10 @@ class Orchestrator:
         self._tasks = {task.id: task for task in (*job.tasks, *self._assigning.known())}
         self._index = {task: kit.graph.task(task).index for task in self._tasks if task in kit.graph}
         self._stems = Stems(list(self._tasks))
+        self._briefing = Briefing(job, endpoint, kit, self._assigning)
         self._merger = Merger(job, endpoint, kit)
-        self._ready: list[tuple[int, int, str]] = []
+        self._pauses = Pauses(kit.graph, kit.stream)
+        self._ready = ReadyQueue(kit.graph)
         self._open = set(kit.graph.unfinished())
         #: Something may begin: a task is ready, or a place among those at work is free.
         self._news = asyncio.Event()
@@ -116,17 +99,61 @@ class Orchestrator:
     async def _worker(self) -> None:
         """One place's worth of work: take the next ready task, run it, until there is none or no place for it."""
         try:
-            while self._at_work <= self._job.limits.agents and (task := self._next()) is not None:
-                await self._attend(task)
+            while self._at_work <= self._job.limits.agents and (task := self._ready.take(self._pauses.holds)):
+                await self._attend(self._tasks[task])
         finally:
             self.moved(-1)
 
-    def _next(self) -> Task | None:
-        while self._ready:
-            task = self._tasks[heapq.heappop(self._ready)[2]]
-            if self._kit.graph.outcome(task.id) is None:
-                return task
-        return None
+    # -- steering -----------------------------------------------------------------------------------------------------
+
+    def pause(self, task: str | None = None) -> None:
+        """Let a task and all below it, or the whole run, make no further request. Raises `ConfigurationError`."""
+        self._check_there(task)
+        self._pauses.pause(task)
+
+    def go_on(self, task: str | None = None) -> None:
+        """End a pause; without a task, all of them."""
+        self._check_there(task)
+        self._pauses.go_on(task)
+        self._ready.release()
+        self._news.set()
+
+    def set_priority(self, task: str, priority: int) -> None:
+        """Serve a task and all below it sooner (0) or later (9) from now on. Raises `ConfigurationError`."""
+        self._check_there(task)
+        if not 0 <= priority <= 9:
+            raise ConfigurationError(f"A priority is from 0 (first) to 9, not {priority}.")
+        for one in (task, *self._assigning.below(task)):
+            events = self._kit.graph.set_priority(one, priority)
+            self._kit.stream.publish(*events)
+            if events and self._kit.graph.state(one) == "ready" and one not in self._running:
+                self.note_ready([one])
+
+    def retry(self, task: str) -> None:
+        """Run a task afresh that did not end well. Raises `ConfigurationError`."""
+        self._check_there(task)
+        parent = self._kit.graph.task(task).parent
+        if parent is not None and parent not in self._running:
+            raise ConfigurationError(
+                f"{parent}, which assigned {task}, has ended.", remedy="Nobody is there who would use its answer."
+            )
+        if not self._open:
+            raise ConfigurationError("The run's work is over.", remedy="Run it again: centuria resume RUN.")
+        try:
+            self._assigning.retry(task)
+        except BadArguments as error:
+            raise ConfigurationError(str(error)) from None
+
+    def _check_there(self, task: str | None) -> None:
+        if task is not None and task not in self._tasks:
+            raise ConfigurationError(f"The run has no task {task!r}.", remedy="See them: centuria show RUN.")
+
+    async def _may_go_on(self, task: str) -> None:
+        while self._pauses.holds(task):
+            seat = self._seats[task]
+            await seat.leave()
+            await self._pauses.change()
+            await seat.back()
 
     def moved(self, change: int) -> None:
         """So many more, or fewer, are at work now."""
@@ -228,14 +255,14 @@ class Orchestrator:
             self._kit.stream.publish(*self._kit.graph.start(task.id, epoch))
             async with asyncio.timeout(self._job.limits.seconds):
                 try:
-                    await converse(self._brief(task, epoch, draft, started))
+                    await converse(self._briefing.brief(task, epoch, draft, started, lambda: self._may_go_on(task.id)))
                 except Exception as error:  # alone, or in the group of a turn's tool calls
                     if not isinstance(first_of(error), FingerprintMismatch):
                         raise
                     await seat.close()
                     await seat.take()
                     epoch = self._begin_afresh(task.id, draft)
-                    await converse(self._brief(task, epoch, draft, started))
+                    await converse(self._briefing.brief(task, epoch, draft, started, lambda: self._may_go_on(task.id)))
         finally:
             del self._seats[task.id]
             await seat.close()
@@ -245,7 +272,11 @@ class Orchestrator:
         return self._seats[task]
 
     def running(self, task: str) -> bool:
+        """Whether it has an agent that could move."""
         return task in self._running
+
+    def paused(self, task: str) -> bool:
+        return self._pauses.holds(task)
 
     def _begin_afresh(self, task: str, draft: Draft) -> int:
         """The journal tells the beginning of another conversation than this one: nothing of it can be used."""
@@ -258,65 +289,6 @@ class Orchestrator:
         kit.stream.publish(Notice(text), *facts)
         draft.clear()
         return epoch
-
-    def _brief(self, task: Task, epoch: int, draft: Draft, started: float) -> Brief:
-        index, node = self._index[task.id], f"task:{task.id}"
-        self._kit.money.set_cap(node, self._job.limits.agent_budget, parent=self._assigning.branch(task))
-
-        def recovery(turn: int) -> str | None:
-            replayed = self._kit.calls.fingerprint_of(CallKey(task.id, epoch, turn, 0)) is not None
-            used = self._used(task.id, node, turn, started)
-            facts = self._kit.landing.check(task.id, epoch, turn, used, replayed=replayed)
-            if facts:
-                self._kit.stream.publish(*facts)
-            return self._kit.landing.asked(task.id, epoch, turn)
-
-        tools: Tools = _CurrentTools(self._kit.tools, task.servers)
-        if task.delegates:
-            tools = SwarmTools(tools, self._assigning, self._kit.tools, task)
-        return Brief(
-            task=task,
-            epoch=epoch,
-            index=index,
-            node=node,
-            opening=opening(task, self._assigning.rules(task), self._needed(task)),
-            model=self._kit.model,
-            tools=tools,
-            steps=self._job.limits.steps,
-            recovery=recovery,
-            draft=draft,
-            told=lambda turn: self._kit.landing.told(task.id, epoch, turn),
-            context=self._endpoint.context,
-            spill=self._kit.folder.spill,
-        )
-
-    def _used(self, task: str, node: str, turn: int, started: float) -> dict[str, float]:
-        """The used part of each limit that is set, by its name as the model is told it."""
-        limits, ledger = self._job.limits, self._kit.money.ledger
-        totals = self._kit.calls.totals(task)
-        used = {"steps": (turn + 1) / limits.steps}
-        if limits.seconds:
-            used["time"] = (self._kit.clock() - started) / limits.seconds
-        if limits.tokens:
-            used["tokens"] = (totals.usage.prompt + totals.usage.output) / limits.tokens
-        for name, cap in ((RUN_NODE, limits.budget), (node, limits.agent_budget)):
-            if cap:
-                used["budget"] = max(used.get("budget", 0.0), ledger.spent(name) / cap)
-        return used
-
-    def _needed(self, task: Task) -> list[tuple[str, str]]:
-        """The results that a task needs, each with its share of what one prompt may carry."""
-        needs = self._kit.graph.needs(task.id)
-        share = max(500, self._endpoint.context // max(1, len(needs)))
-        texts = []
-        for need in needs:
-            outcome = self._kit.graph.outcome(need)
-            assert outcome is not None
-            text = merging.report_text(outcome, self._job.merge.text)
-            if outcome.status is not Status.OK:
-                text = f"(this task ended as {outcome.status.value}: {outcome.cause})\n\n{text}"
-            texts.append((need, shorten(text, share)))
-        return texts
 
     def _outcome(self, task: str, draft: Draft, status: Status, cause: str, started: float) -> Outcome:
         totals = self._kit.calls.totals(task)
@@ -371,8 +343,8 @@ class Orchestrator:
         self._cancelled.pop(task, None)
 
     def note_ready(self, tasks: Sequence[str]) -> None:
-        for task in tasks:
-            heapq.heappush(self._ready, (self._tasks[task].priority, self._index[task], task))
+        """These may begin."""
+        self._ready.put(tasks)
         if tasks:
             self._news.set()
 

@@ -52,6 +52,7 @@ from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
 from centuria.settings import MERGE, Endpoint, Task
+from centuria.steering import Approvals
 from centuria.stream import Stream
 from centuria.throttle import Throttle
 from centuria.toolhost import McpToolHost
@@ -135,6 +136,7 @@ class Run:
         self._wall = wall
         self._dice = dice
         self._orchestrator: Orchestrator | None = None
+        self._approvals: Approvals | None = None
         self._cancelled = ""
         self._starting: asyncio.Task[Any] | None = None
 
@@ -147,6 +149,35 @@ class Run:
                 self._starting = None  # once
         if self._orchestrator is not None:
             self._orchestrator.cancel(task, cause=cause)
+
+    # Each of these raises `ConfigurationError`: the run does not work now, or has no such task or call.
+
+    def pause(self, task: str | None = None) -> None:
+        """Let a task and all below it, or the whole run, make no further request."""
+        self._working().pause(task)
+
+    def go_on(self, task: str | None = None) -> None:
+        """End a pause; without a task, all of them."""
+        self._working().go_on(task)
+
+    def set_priority(self, task: str, priority: int) -> None:
+        """Serve a task and all below it sooner (0) or later (9)."""
+        self._working().set_priority(task, priority)
+
+    def retry(self, task: str) -> None:
+        """Run a task afresh that did not end well."""
+        self._working().retry(task)
+
+    def approve(self, call: str | None = None, *, yes: bool = True) -> int:
+        """Answer the tool call that waits for a yes, or all that do. Returns how many that were."""
+        self._working()
+        assert self._approvals is not None
+        return self._approvals.give(call, yes=yes)
+
+    def _working(self) -> Orchestrator:
+        if self._orchestrator is None:
+            raise ConfigurationError("The run does not work now.", remedy="Start it, or resume it.")
+        return self._orchestrator
 
     async def execute(self, *, begun: Callable[[Stream], None] | None = None) -> Report:
         """Do the work, whole or the rest of it, and leave the run's folder in order.
@@ -290,6 +321,7 @@ class Run:
             run=launch.run,
             warm_first=job.limits.warm_first and not (launch.rehearse or at_once),
         )
+        self._approvals = approvals = Approvals(stream, patience=job.timeouts.approval)
         tools = ToolScheduler(
             host=host,
             slots=slots,
@@ -300,6 +332,7 @@ class Run:
             dice=self._dice,
             spill=launch.folder.spill,
             result_chars=job.limits.result_chars,
+            approve=approvals,
         )
         return Kit(
             stream=stream,

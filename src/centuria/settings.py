@@ -53,6 +53,7 @@ class Timeouts:
     tool: float = 30.0
     queue: float = 3600.0
     server_start: float = 30.0
+    approval: float = 3600.0
 
     def model_total(self, max_tokens: int) -> float:
         return self.total if max_tokens <= 4096 else self.total + max_tokens / 50

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Protocol
@@ -65,13 +65,18 @@ class Draft:
         self.cut_short, self.cause = False, ""
 
 
+async def _at_once() -> None:
+    """Nobody has paused anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class Brief:
     """Everything that one agent is given. `opening` is its first messages: alike for all siblings as far as possible.
 
     `recovery(turn)` names the limit because of which this turn must be the last, or None; `told(turn)`, asked after
     it, is what the agent hears of its limits. `context` is the model's window in tokens; `spill(call, text)` keeps the
-    whole of a text that is too long for it, and names its file.
+    whole of a text that is too long for it, and names its file. `may_go_on()` returns when the next request may be
+    made; `priority()` is what it is made with (None: the task's own).
     """
 
     task: Task
@@ -87,6 +92,8 @@ class Brief:
     told: Callable[[int], str] = lambda turn: ""
     context: int = 131_072
     spill: Callable[[str, str], str] = lambda call, text: "no file"
+    may_go_on: Callable[[], Awaitable[None]] = _at_once
+    priority: Callable[[], int] | None = None
 
 
 async def converse(brief: Brief) -> Draft:
@@ -154,6 +161,7 @@ class _Conversation:
     async def ask(self, turn: int) -> Completion:
         brief, draft = self._brief, self._brief.draft
         request = ChatRequest(tuple(self._history), brief.tools.specs, brief.task.max_tokens)
+        await brief.may_go_on()
         completion = await brief.model.chat(request, _caller(brief, turn, 0))
         self._window.learn(self._size, completion.usage)
         draft.steps = turn + 1
@@ -211,6 +219,7 @@ class _Conversation:
         request = ChatRequest(
             (Message("system", SUMMARY_RULES), Message("user", middle)), max_tokens=self._brief.task.max_tokens
         )
+        await self._brief.may_go_on()
         completion = await self._brief.model.chat(request, _caller(self._brief, turn, 0))
         self._brief.draft.steps = turn + 1
         self._history[begin:split] = [told_in_short(completion.message.content)]
@@ -232,7 +241,8 @@ def opening(task: Task, system: str, results: Sequence[tuple[str, str]]) -> tupl
 
 def _caller(brief: Brief, turn: int, position: int) -> Caller:
     key = CallKey(brief.task.id, brief.epoch, turn, position)
-    return Caller(key, brief.node, brief.index, brief.task.priority)
+    priority = brief.task.priority if brief.priority is None else brief.priority()
+    return Caller(key, brief.node, brief.index, priority)
 
 
 def _judge(brief: Brief, text: str, finish: str) -> str | None:

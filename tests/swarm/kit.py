@@ -27,6 +27,7 @@ from centuria.orchestrator import Orchestrator, new_tasks
 from centuria.ports import Caller, ChatRequest
 from centuria.scheduler import ToolScheduler
 from centuria.settings import Endpoint, Job, Limits, Task, Timeouts
+from centuria.steering import Approvals
 from centuria.stream import Stream
 from centuria.testing import clock
 from centuria.testing.journal import MemoryJournal
@@ -95,8 +96,11 @@ class World:
         self.stream.publish(started, *self.graph.add(new_tasks(self.job)))
         money.set_cap(RUN_NODE, limits.budget)
         slots.set_limit("agents", limits.agents, "limits.agents")
+        self.host = LocalToolHost(tools or {})
+        self.approvals = Approvals(self.stream, patience=600)
         scheduler = ToolScheduler(
-            host=LocalToolHost(tools or {}),
+            host=self.host,
+            approve=self.approvals,
             slots=slots,
             calls=calls,
             stream=self.stream,

@@ -195,6 +195,8 @@ class TimeoutsShape(Shape):
     tool: Seconds | None = None
     queue: Seconds | None = None
     server_start: Seconds | None = None
+    approval: Seconds | None = None
+    """How long a tool call waits for a yes; after that it is refused."""
 
 
 class ToolShape(Shape):

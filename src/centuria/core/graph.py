@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from centuria.core.batch import NewTask, place
-from centuria.events import Event, Fact, TaskAdded, TaskEnded, TaskReady, TaskReset, TaskStarted
+from centuria.events import Event, Fact, PrioritySet, TaskAdded, TaskEnded, TaskReady, TaskReset, TaskStarted
 from centuria.messages import Outcome, Status, TaskState
 
 __all__ = ["NewTask", "TaskGraph", "TaskState"]
@@ -97,6 +97,12 @@ class TaskGraph:
         events: list[Fact] = [self._applied(TaskReset(task, tasks[task], changed.get(task))) for task in order]
         return events + self._settle(order)
 
+    def set_priority(self, task: str, priority: int) -> list[Fact]:
+        """Lower is sooner. Raises `ValueError` for an unknown id."""
+        if self._node(task).added.priority == priority:
+            return []
+        return [self._applied(PrioritySet(task, priority))]
+
     # -- how decisions are made ---------------------------------------------------------------------------------------
 
     def _settle(self, tasks: Iterable[str]) -> list[Fact]:
@@ -154,6 +160,9 @@ class TaskGraph:
             self._move(node, "running")
         elif isinstance(event, TaskEnded):
             self._close(self._node(event.task), event.outcome)
+        elif isinstance(event, PrioritySet):
+            node = self._node(event.task)
+            node.added = self._added[event.task] = replace(node.added, priority=event.priority)
         elif isinstance(event, TaskReset):
             node = self._node(event.task)
             if event.spec is not None:

@@ -69,6 +69,9 @@ class Progress:
     files: dict[str, str | None] = field(default_factory=dict)
     #: The tree of the merge, from its leaves up: each knot's level, name and inputs.
     merged: list[tuple[int, str, tuple[str, ...]]] = field(default_factory=list)
+    #: Branches that are paused (None: all), and the calls that wait for a yes: tool and arguments by call.
+    paused: set[str | None] = field(default_factory=set)
+    approvals: dict[str, tuple[str, str]] = field(default_factory=dict)
     #: Seconds that tasks ran, from start to end.
     durations: Sample = field(default_factory=Sample)
     timeline: Timeline = field(default_factory=Timeline)
@@ -104,6 +107,10 @@ class Progress:
             e.TaskStarted: self._task_started,
             e.TaskEnded: self._task_ended,
             e.TaskReset: self._task_reset,
+            e.TaskPaused: self._task_paused,
+            e.PrioritySet: self._priority_set,
+            e.ApprovalAsked: self._approval_asked,
+            e.ApprovalGiven: self._approval_given,
             e.LimitSet: self._slots.limit_set,
             e.SlotQueued: self._slots.queued,
             e.SlotGranted: self._slots.granted,
@@ -160,6 +167,8 @@ class Progress:
         self._slots.vanish(at)
         self._upstreams.vanish(at)
         self._money.owing.clear()
+        self.paused.clear()
+        self.approvals.clear()
         for row in (*self._rows.tasks.values(), *self._rows.others.values()):
             for call in row.calls.values():
                 self.timeline.end(call.span, at, "interrupted")
@@ -272,6 +281,18 @@ class Progress:
         self._begin_epoch(row, event.epoch)
         row.started_at = row.ended_at = None
         self._move(row, "waiting")
+
+    def _task_paused(self, event: e.TaskPaused, at: float) -> None:
+        (self.paused.add if event.paused else self.paused.discard)(event.task)
+
+    def _priority_set(self, event: e.PrioritySet, at: float) -> None:
+        self._rows.need(event.task).priority = event.priority
+
+    def _approval_asked(self, event: e.ApprovalAsked, at: float) -> None:
+        self.approvals[str(event.key)] = (event.name, event.arguments)
+
+    def _approval_given(self, event: e.ApprovalGiven, at: float) -> None:
+        self.approvals.pop(str(event.key), None)
 
     def _count(self, row: TaskRow, sign: int) -> None:
         """Add a task's outcome, if it has one, to the census, or take it out."""
