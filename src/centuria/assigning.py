@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from centuria.core.arguments import BadArguments
+from centuria.core.delegation import ASKED, Assignment, knows_swarm, rules
 from centuria.core.delegation import LESSON as _LESSON
-from centuria.core.delegation import Assignment, knows_swarm, rules
 from centuria.core.graph import NewTask
 from centuria.core.waits import STALLED, WaitGraph
+from centuria.core.window import transcript
 from centuria.delegation import WaitRefused
 from centuria.errors import ConfigurationError, GraphError
 from centuria.events import Fact, TaskAdded, TaskReady
 from centuria.kit import RUN_NODE, Kit
-from centuria.messages import DOLLAR, Outcome, Status
+from centuria.messages import DOLLAR, CallKey, Message, Outcome, Status
+from centuria.ports import Caller, ChatRequest
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
 
 _LOOK_EVERY = 5.0
 #: Model calls that a task is taken to need until it has answered.
 _CALLS_TO_COME = 3
+#: Tokens of an agent's answer to another one's question; and what is added to the position of the asking call to make
+#: that of the model call that answers it (a turn has at most 128 calls).
+_ANSWER, _ASKING = 4_096, 1_000
 
 
 class Workforce(Protocol):
@@ -37,6 +43,7 @@ class Workforce(Protocol):
     def cancel(self, task: str | None = None, *, cause: str = ...) -> None: ...
     def running(self, task: str) -> bool: ...
     def paused(self, task: str) -> bool: ...
+    def history(self, task: str) -> Sequence[Message]: ...
     def seat(self, task: str) -> Seat: ...
     def report(self, task: str) -> str: ...
 
@@ -228,6 +235,23 @@ class Assigning:
                     del self._waiters[task]
         await seat.back()
         return end
+
+    async def ask(self, agent: str, task: str, question: str, key: CallKey) -> str:
+        self._check_known(task)
+        end, history = self._kit.graph.outcome(task), list(self._workforce.history(task))
+        if end is not None:
+            history = [Message("user", self._prompt_of(task)), Message("assistant", end.text or end.cause)]
+        if not history:
+            raise BadArguments(f"Task {task!r} has not begun: its agent knows nothing yet.")
+        room = self._endpoint.context * 3 // 2
+        known = f"# What you were asked, did and found\n\n{transcript(history, room)}\n\n# The question\n\n{question}"
+        request = ChatRequest((Message("system", ASKED), Message("user", known)), max_tokens=_ANSWER)
+        caller = Caller(replace(key, position=key.position + _ASKING), f"task:{agent}")
+        return (await self._kit.model.chat(request, caller)).message.content
+
+    def _prompt_of(self, task: str) -> str:
+        assigned = self._kit.graph.task(task).assigned
+        return assigned.prompt if assigned is not None else self._roots[task].prompt
 
     def _check_known(self, task: str) -> None:
         if task not in self._kit.graph:

@@ -43,6 +43,13 @@ class Swarm(Protocol):
         """The end of whichever of these ends first. Raises `WaitRefused`."""
         ...
 
+    async def ask(self, agent: str, task: str, question: str, key: CallKey) -> str:
+        """What the agent of another task says, from what it knows so far; `key` is the asking call's.
+
+        Raises `BadArguments` for a task that is not there or has not begun, `ModelError`, `BudgetExceeded`.
+        """
+        ...
+
     def cancel_child(self, agent: str, task: str) -> None:
         """Stop a task that this agent assigned, and all below it. Raises `BadArguments`."""
         ...
@@ -79,6 +86,7 @@ class SwarmTools(Tools):
             words.ASSIGN: self._assign,
             words.WAIT_ANY: self._wait_any,
             words.WAIT_FOR: self._wait_for,
+            words.ASK: self._ask,
             words.CANCEL: self._cancel,
             words.RETRY: self._retry,
             words.READ: self._read,
@@ -168,6 +176,10 @@ class SwarmTools(Tools):
 
     async def _wait_for(self, arguments: dict[str, Any], key: CallKey) -> ToolResult:
         return self._told(await self._swarm.outcome(self._task.id, str(arguments["id"])), named=True)
+
+    async def _ask(self, arguments: dict[str, Any], key: CallKey) -> ToolResult:
+        question = str(arguments["question"])
+        return ToolResult(await self._swarm.ask(self._task.id, str(arguments["id"]), question, key))
 
     async def _cancel(self, arguments: dict[str, Any], key: CallKey) -> ToolResult:
         task = str(arguments["id"])

@@ -27,7 +27,7 @@ from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskRe
 from centuria.folder import Stems
 from centuria.kit import Kit
 from centuria.merger import Merged, Merger
-from centuria.messages import Outcome, Status
+from centuria.messages import Message, Outcome, Status
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
 from centuria.steering import Pauses
@@ -60,6 +60,7 @@ class Orchestrator:
         self._at_work = 0
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seats: dict[str, Seat] = {}
+        self._drafts: dict[str, Draft] = {}
         #: Tasks that were stopped one by one, and why.
         self._cancelled: dict[str, str] = {}
         self._stopped = ""
@@ -217,7 +218,7 @@ class Orchestrator:
         assert current is not None
         draft, started = Draft(), self._kit.clock()
         status, cause = Status.OK, ""
-        self._running[task.id] = current
+        self._running[task.id], self._drafts[task.id] = current, draft
         try:
             await self._converse(task, draft)
             cause = draft.cause
@@ -234,7 +235,7 @@ class Orchestrator:
             if isinstance(error, ModelError) and concerns_all(error):
                 self._denied = self._denied or cause
         finally:
-            del self._running[task.id]
+            del self._running[task.id], self._drafts[task.id]
         for child in self._assigning.left_behind(task.id):
             self.cancel(child, cause=f"{task.id} ended before it")
         outcome = self._outcome(task.id, draft, status, cause, started)
@@ -274,6 +275,10 @@ class Orchestrator:
     def running(self, task: str) -> bool:
         """Whether it has an agent that could move."""
         return task in self._running
+
+    def history(self, task: str) -> Sequence[Message]:
+        """The conversation of a task that runs; nothing of any other."""
+        return self._drafts[task].history if task in self._drafts else ()
 
     def paused(self, task: str) -> bool:
         return self._pauses.holds(task)

@@ -50,7 +50,10 @@ class Tools(Protocol):
 
 @dataclass(slots=True)
 class Draft:
-    """What an agent has so far; its last state is what is kept when it is stopped from outside."""
+    """What an agent has so far; its last state is what is kept when it is stopped from outside.
+
+    `history` is its conversation, as long as it is one.
+    """
 
     text: str = ""
     structured: Any = None
@@ -58,6 +61,7 @@ class Draft:
     repairs: int = 0
     cut_short: bool = False
     cause: str = ""
+    history: Sequence[Message] = ()
 
     def clear(self) -> None:
         """Begin again with nothing."""
@@ -139,7 +143,7 @@ class _Conversation:
 
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
-        self._history = list(brief.opening)
+        self._history = brief.draft.history = list(brief.opening)
         self._window = Window(brief.context, brief.task.max_tokens)
         self._repeats = Repeats()
 

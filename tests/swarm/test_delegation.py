@@ -292,3 +292,24 @@ def test_every_call_of_the_swarm_is_in_the_journal_and_says_who_asked() -> None:
     assert {event.parent for event in added} == {GOAL}
     calls = {event.key for event in ended.events if isinstance(event, CallOpened) and event.name == "assign_task"}
     assert {event.assigned.call for event in added if event.assigned is not None} == calls
+
+
+def test_an_agent_can_ask_another_one_that_works_on_and_hears_its_answer_alone() -> None:
+    def script(request: ChatRequest, caller: Caller) -> Answer:
+        name, turn = caller.key.task, caller.key.turn
+        if "You are asked a question" in request.messages[0].content:
+            assert "secret 42" in request.messages[1].content
+            assert caller.node == "task:b"
+            return "It was 42."
+        if name == GOAL:
+            tasks = [create("w"), assign("w", "secret 42", id="a"), assign("w", "ask", id="b")]
+            return [tasks, "\n".join(told(request))][turn]
+        if name == "a":
+            return "a is done" if turn == 5 else [call("nothing", {"n": turn})]
+        asked = [call("ask_agent", {"id": who, "question": "Which number?"}) for who in ("a", "nobody")]
+        return [asked, " | ".join(told(request))][turn]
+
+    ended = run(script)
+    assert ended.ok("b") == "It was 42. | There is no task 'nobody' in this run."
+    assert ended.ok("a") == "a is done"
+    assert "It was 42." in ended.merged.answer

@@ -20,7 +20,8 @@ from centuria.errors import JobError
 from centuria.messages import Assigned, CallKey, ToolSpec
 
 CREATE, ASSIGN = "create_subagent", "assign_task"
-WAIT_ANY, WAIT_FOR, CANCEL, RETRY, READ = "wait_any", "wait_for", "cancel_task", "retry_task", "read_result"
+WAIT_ANY, WAIT_FOR, ASK = "wait_any", "wait_for", "ask_agent"
+CANCEL, RETRY, READ = "cancel_task", "retry_task", "read_result"
 
 #: Models that were trained to be an orchestrator with these tools: they need no lesson.
 _TRAINED = re.compile(r"(^|/)kimi-(k2\.[5-9]|k[3-9])", re.IGNORECASE)
@@ -86,6 +87,10 @@ _ASSIGN = ToolSpec(
 )
 _IDS = {"type": "array", "items": {"type": "string"}}
 _ONE = {"type": "object", "properties": {"id": {"type": "string"}}, "required": ["id"]}
+ASKED = """\
+You are asked a question about your work by another agent of the run. Answer it from what you know so far, in short, \
+and say what you do not know. Your work goes on afterwards."""
+
 SPECS: tuple[ToolSpec, ...] = (
     _CREATE,
     _ASSIGN,
@@ -95,6 +100,15 @@ SPECS: tuple[ToolSpec, ...] = (
         {"type": "object", "properties": {"ids": _IDS}},
     ),
     ToolSpec(WAIT_FOR, "Wait until another task of the run is done, by its id, and return its answer.", _ONE),
+    ToolSpec(
+        ASK,
+        "Ask the agent of another task of the run, by the task's id, what it knows so far. It works on meanwhile.",
+        {
+            "type": "object",
+            "properties": {"id": {"type": "string"}, "question": {"type": "string"}},
+            "required": ["id", "question"],
+        },
+    ),
     ToolSpec(CANCEL, "Stop one of your background tasks and all that it has assigned.", _ONE),
     ToolSpec(RETRY, "Run one of your tasks again that did not end well, and return its answer.", _ONE),
     ToolSpec(
