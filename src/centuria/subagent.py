@@ -260,8 +260,10 @@ def _judge(brief: Brief, text: str, finish: str) -> str | None:
         return None
     found = find_json(text)
     if not isinstance(found, Mapping):
-        cut = f" It was cut off at {task.max_tokens} tokens." if finish == "length" else ""
-        return f"Your answer is not one JSON object.{cut}"
+        why = f" It was cut off at {task.max_tokens} tokens." if finish == "length" else ""
+        if "NaN" in text or "Infinity" in text:
+            why += " NaN and Infinity are no JSON: where there is no number, say null."
+        return f"Your answer is not one JSON object.{why}"
     wrong = violations(found, task.schema)
     if wrong:
         return "Your answer does not fit the schema: " + "; ".join(wrong) + "."

@@ -33,8 +33,9 @@ from centuria.stream import Stream
 
 #: Seconds: no timer is set for less, so that a wait always moves the clock.
 _TICK = 0.001
-#: A call that was admitted before and refused goes before all that were not: it keeps its place.
-_AGAIN = 1000
+#: A call that was admitted before and refused goes before all that were not: it keeps its place. So it does for a few
+#: times: one that is refused whenever it comes would close the gate again and again before anyone else is let in.
+_AGAIN, _AGAIN_MOST = 1000, 3
 
 
 @dataclass(slots=True)
@@ -190,7 +191,7 @@ class Throttle:
                         self.governor.resource,
                         agent=caller.key.task,
                         index=caller.index,
-                        priority=caller.priority - (_AGAIN if patience.refusals else 0),
+                        priority=caller.priority - (_AGAIN if 0 < patience.refusals <= _AGAIN_MOST else 0),
                         patience=self._queue,
                     )
                 )

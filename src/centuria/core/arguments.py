@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from itertools import islice
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from centuria.core.checking import TooMuchWork, bounded, errors_of
+from centuria.core.strict_json import strict_json
 from centuria.messages import safe_text
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not text.strip():
         return {}
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
+        value = strict_json(text)
         if safe_text(escaped := json.dumps(value, ensure_ascii=False)) != escaped:
             value = json.loads(safe_text(escaped))
     except RecursionError:
@@ -40,10 +41,6 @@ def parse_arguments(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadArguments(f"The arguments must be a JSON object, not {_kind(value)}.")
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
 
 
 def _kind(value: Any) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from centuria.errors import ModelDenied, ModelError
+from centuria.errors import ModelDenied, ModelError, ModelRefused
 
 Verdict = Literal["limited", "overloaded", "denied", "failed"]
 
@@ -27,6 +27,8 @@ def verdict(error: ModelError) -> Verdict:
     if isinstance(error, ModelDenied):
         words = f"{kind} {error.message}".lower()
         return "failed" if error.status == 403 and any(word in words for word in _FLAGGED) else "denied"
+    if isinstance(error, ModelRefused):
+        return "failed"
     if error.status in (503, 529) or "overloaded" in kind:
         return "overloaded"
     if error.status == 429:  # inside an answer that had begun, it may have cost something

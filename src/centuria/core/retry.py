@@ -59,8 +59,9 @@ def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Seconds from `now` (since 1970) until a retry is welcome, by `retry-after-ms`, else `Retry-After`.
 
     Milliseconds, whole or fractional seconds, or an HTTP date in any of its three legal forms; names in any
-    case. A date that has passed is 0.0. None: there is none, or it is empty, negative or no such value. Huge
-    values are given as they are (at most 1e9): the caller clamps. Never raises.
+    case. A date counts from the response's own `Date`, else from `now`; one that has passed is 0.0. None: there is
+    none, or it is empty, negative or no such value. Huge values are given as they are (at most 1e9): the caller
+    clamps. Never raises.
     """
     found = {name.lower(): str(value).strip() for name, value in headers.items()}
     millis, value = found.get("retry-after-ms", ""), found.get("retry-after", "")
@@ -69,7 +70,10 @@ def parse_retry_after(headers: Mapping[str, str], now: float) -> float | None:
     if _NUMBER.fullmatch(value):
         return min(float(value), _LONGEST)
     when = _http_date(value, now)
-    return None if when is None or not math.isfinite(now) else min(max(0.0, when - now), _LONGEST)
+    # A date is by the upstream's clock, and so is the one beside it: whether ours is right does not matter then.
+    sent = _http_date(found.get("date", ""), now)
+    since = now if sent is None else sent
+    return None if when is None or not math.isfinite(since) else min(max(0.0, when - since), _LONGEST)
 
 
 def _http_date(text: str, now: float) -> float | None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any
 
+from centuria.core.strict_json import strict_json
 from centuria.errors import JobError
 
 _TOKEN = re.compile(r"\{\{|\}\}|\{([^{}\n\"':]*[^{}\n\"':\s][^{}\n\"':]*)\}")
@@ -111,7 +112,7 @@ def find_json(text: str) -> Any:
     start, end = stripped.find("{"), stripped.rfind("}")
     for candidate in (stripped, _fenced(stripped), stripped[start : end + 1] if 0 <= start < end else ""):
         try:
-            return json.loads(candidate)
+            return strict_json(candidate)
         except (ValueError, RecursionError):
             continue
     return None

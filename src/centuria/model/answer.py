@@ -8,6 +8,7 @@ every token, an abstract class costs ten times as much.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,8 +17,8 @@ from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Message, ToolCall, Usage, safe_text
 from centuria.model.failures import Complaint, as_text, blot, judge, read_complaint
 from centuria.model.sse import EventDecoder, ServerSentEvent
-from centuria.model.toolcalls import ToolCallMerger
-from centuria.model.usage import usage_from
+from centuria.model.toolcalls import ToolCallMerger, number_of
+from centuria.model.usage import most_of, usage_from
 
 #: Bytes of a whole answer: a million tokens of stream with its envelopes stay below it.
 ANSWER_CAP = 512 * 2**20
@@ -30,15 +31,22 @@ _BOM = b"\xef\xbb\xbf"
 _FINISHES = {
     "length": "length",
     "max_tokens": "length",
+    "max_output_tokens": "length",
     "model_length": "length",
+    "incomplete": "length",
     "tool_calls": "tool_calls",
     "tool_use": "tool_calls",
     "function_call": "tool_calls",
     "content_filter": "content_filter",
     "safety": "content_filter",
     "sensitive": "content_filter",
-    "error": "error",
+    "recitation": "content_filter",
+    "prohibited_content": "content_filter",
 }
+#: Words of a server that gave up before the answer was whole ("abort", DeepSeek's "insufficient_system_resource", ...).
+_GAVE_UP = re.compile(r"error|abort|cancel|time_?out|insufficient|interrupt|malformed|fail")
+#: Where a stream gives two reasons, the graver one holds.
+_GRAVITY = {"": 0, "stop": 1, "tool_calls": 1, "length": 2, "content_filter": 3, "error": 3}
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +104,7 @@ class AnswerDecoder:
         self._calls = ToolCallMerger()
         self._finish = ""
         self._usage: Usage | None = None
+        self._counted: Usage | None = None  # the last one, of whatever part
         self._sampled = 0
         self._fragments = 0  # of tool calls
         #: Signs of life so far; comments that keep a connection open are none.
@@ -150,22 +159,23 @@ class AnswerDecoder:
             if not self._sampled and self._size:
                 raise self._rubbish("no line of it is a chat completion")
             raise ModelUnavailable("The answer broke off.", kind="cut", partial=self.partial)
-        calls = self._calls.calls(truncated=self._finish == "length")
+        calls = self._calls.calls(truncated=self._finish in ("", "length"))
         finish = self._ending(calls)
         text, reasoning = self._text.whole(), self._reasoning.whole() if self._reasoning.seen else None
         if finish == "content_filter":
             raise ModelRefused("The upstream's content filter stopped the answer.", kind=finish, partial=text)
         if finish == "error":
             raise ModelUnavailable("The upstream ended its answer with an error.", kind=finish, partial=text)
+        if not self._finish and len(calls) < len(self._calls):
+            raise ModelUnavailable("The answer ended inside a tool call.", kind="cut", partial=text)
         if not text.strip() and not calls and finish != "length":
             raise ModelUnavailable("The answer is empty.", kind="empty")
         return Completion(Message("assistant", text, reasoning, calls), self.usage, finish, self.served_by)
 
     def _ending(self, calls: tuple[ToolCall, ...]) -> str:
-        finish = _FINISHES.get(self._finish.lower(), "stop")
-        if finish in ("stop", "tool_calls"):
+        if self._finish in ("", "stop", "tool_calls"):
             return "tool_calls" if calls else "stop"
-        return finish
+        return self._finish
 
     def _decide(self, data: bytes) -> bytes:
         """Wait for the first byte that is no white space; it tells a document from a stream."""
@@ -228,16 +238,20 @@ class AnswerDecoder:
         self._sampled += isinstance(choices, list) or "usage" in chunk
         served_by = chunk.get("model")
         if isinstance(served_by, str) and served_by:
-            self.served_by = safe_text(served_by)[:200]
+            hidden = served_by.replace(self._secret, "***") if self._secret else served_by
+            self.served_by = safe_text(hidden)[:200]
         usage, written = usage_from(chunk.get("usage")), self._length + self._fragments
         if choice is not None:
             usage = usage or usage_from(choice.get("usage"))
             self._choice(choice, pieces)
-        # A count that some of the answer came after is not the whole answer's.
-        self._usage = usage or (self._usage if written == self._length + self._fragments else None)
+        if usage is not None:
+            self._usage = most_of(self._counted, usage)
+            self._counted = self._usage
+        elif written != self._length + self._fragments:
+            self._usage = None  # a count that some of the answer came after is not the whole answer's
 
     def _choice(self, choice: Mapping[str, Any], pieces: list[Piece]) -> None:
-        if choice.get("index") not in (0, None):
+        if number_of(choice.get("index")) not in (0, None):
             return
         delta = choice.get("delta")
         if not isinstance(delta, dict):
@@ -254,7 +268,8 @@ class AnswerDecoder:
                 self._fragments += 1
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and finish:
-            self._finish = finish
+            meaning = _FINISHES.get(finish.lower()) or ("error" if _GAVE_UP.search(finish.lower()) else "stop")
+            self._finish = max(self._finish, meaning, key=_GRAVITY.__getitem__)
             self.complete = self.begun = True
 
     def _add(self, value: Any, pieces: list[Piece], *, reasoning: bool) -> None:

@@ -12,7 +12,8 @@ import base64
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any, Literal, get_args
@@ -42,6 +43,11 @@ _SECRET_WORDS = frozenset(
         *("auth", "authentication", "authorization", "apikey", "cookie", "cookie2", "credential", "credentials"),
         *("jwt", "key", "password", "secret", "session", "signature", "token"),
     }
+)
+#: A stream of events, and the strings in its chunks that are parts of one text.
+_EVENT = re.compile(rb"^data:", re.MULTILINE)
+_DELTA = re.compile(
+    rb'"(content|reasoning_content|reasoning|arguments|refusal|text)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.DOTALL
 )
 #: Shorter values are placeholders ("none", "ollama") that texts may well hold.
 _SHORTEST = 8
@@ -133,12 +139,29 @@ class Blotter:
     def pieces(self, pieces: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
         """The pieces, blotted as the whole that they make."""
         whole = b"".join(piece for _, piece in pieces)
-        spans = self.spans(whole)
+        spans = (*self.spans(whole), *self._spans_across(whole))
         if not spans:
             return list(pieces)
         covered = cover(whole, spans)
         ends = list(accumulate(len(piece) for _, piece in pieces))
         return [(at, covered[end - len(piece) : end]) for (at, piece), end in zip(pieces, ends, strict=True)]
+
+    def _spans_across(self, body: bytes) -> Iterator[tuple[int, int]]:
+        """Where secrets stand in a streamed text: its deltas hold a few characters each, in a JSON string each."""
+        if self._pattern is None or not _EVENT.search(body):
+            return
+        texts: dict[bytes, list[re.Match[bytes]]] = {}
+        for found in _DELTA.finditer(body):
+            texts.setdefault(found[1], []).append(found)
+        for deltas in texts.values():
+            ends = list(accumulate(len(delta[2]) for delta in deltas))
+            for start, length in self.spans(b"".join(delta[2] for delta in deltas)):
+                for place in range(bisect_right(ends, start), len(deltas)):
+                    before = ends[place] - len(deltas[place][2])
+                    if before >= start + length:
+                        break
+                    low, high = max(start, before), min(start + length, ends[place])
+                    yield deltas[place].start(2) + low - before, high - low
 
 
 def cover(data: bytes, spans: Iterable[tuple[int, int]]) -> bytes:
@@ -177,8 +200,11 @@ def redacted(exchange: Exchange, secrets: Iterable[str]) -> Exchange:
 
 
 def path_of(url: str) -> str:
-    """What a URL asks of its host; values of parameters with a secret's name are left out."""
-    parts = urlsplit(url)
+    """What a URL asks of its host; values of parameters with a secret's name are left out. "" where it is no URL."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
     pairs = (pair.partition("=") for pair in parts.query.split("&") if pair)
     query = "&".join(f"{name}={_MASK}" if secret_name(name) else f"{name}{is_}{value}" for name, is_, value in pairs)
     return parts.path + (f"?{query}" if query else "")

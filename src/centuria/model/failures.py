@@ -42,6 +42,9 @@ _TOO_LONG = (
     "available context size",
     "`max_new_tokens` must be",  # text-generation-inference
 )
+#: A 429 for what one request asks for, which no waiting helps.
+_TOO_MUCH = re.compile(r"request too large|tokens must be reduced|reduce your message size")
+_OVER = re.compile(r"limit:? ?(\d[\d,]{0,18})\b.{0,60}?\brequested:? ?(\d[\d,]{0,18})")
 _LATER = frozenset({408, 409, 425, 429, 499})
 _TYPES = {
     "rate_limit": 429,
@@ -161,6 +164,12 @@ def _status_of(kind: str) -> int:
     return next((status for word, status in _TYPES.items() if word in lowered), 500)
 
 
+def _asks_too_much(words: str) -> bool:
+    over = _OVER.search(words)
+    more = over is not None and int(over[2].replace(",", "")) > int(over[1].replace(",", ""))
+    return more or _TOO_MUCH.search(words) is not None
+
+
 def _class_of(status: int, words: str) -> tuple[type[ModelError], str]:
     if status == 402 or (status in (400, 403, 429) and any(word in words for word in _QUOTA)):
         return ModelDenied, "The account's quota is spent: top it up, then resume the run."
@@ -168,6 +177,12 @@ def _class_of(status: int, words: str) -> tuple[type[ModelError], str]:
         return ModelDenied, "Check the key: it must belong to this provider and base URL."
     if status in (400, 413, 422) and any(word in words for word in _TOO_LONG):
         return ContextTooLong, "Shorten the prompt, or use a model with a longer context."
+    if status == 429 and _asks_too_much(words):
+        return (
+            ModelRefused,
+            "The account's tokens per minute are fewer than this one request asks for: shorten the prompt, or lower "
+            "max_tokens.",
+        )
     if status in _LATER or status >= 500:
         return ModelUnavailable, ""
     if 300 <= status < 400:

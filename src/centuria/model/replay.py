@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping
@@ -52,7 +53,7 @@ class Recording:
         self.about: Mapping[str, Any] = {}
         self.entries: list[Entry] = []
         try:
-            self._file: BinaryIO = path.open("rb")
+            self._file: BinaryIO = _open(path)
         except (OSError, ValueError) as error:
             raise _unreadable(path, error) from None
         try:
@@ -121,13 +122,20 @@ class Recording:
 def about_of(path: Path) -> Mapping[str, Any]:
     """What a recording's first line tells of it; nothing where it tells nothing. Raises `ConfigurationError`."""
     try:
-        with path.open("rb") as file:
+        with _open(path) as file:
             found = read_line(file.readline(LINE_CAP))
     except (OSError, ValueError) as error:
         raise _unreadable(path, error) from None
     except Damaged:
         return {}  # whoever reads all of it will say what is wrong
     return {} if isinstance(found, Exchange) else found
+
+
+def _open(path: Path) -> BinaryIO:
+    """A file that can be read again from any place. A pipe cannot, and would be waited for."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "it is no file (a pipe has to be written to one first)")
+    return path.open("rb")
 
 
 def _unreadable(path: Path, error: Exception) -> ConfigurationError:

@@ -76,6 +76,7 @@ class _Open:
     id: str = ""
     name: str = ""
     parts: list[str] = field(default_factory=list)
+    size: int = 0
     _object: _Object = field(default_factory=_Object)
     _scanned: int = 0
 
@@ -102,8 +103,8 @@ class ToolCallMerger:
         self._calls: list[_Open] = []
         self._by_index: dict[int, _Open] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._calls)
+    def __len__(self) -> int:
+        return len(self._calls)
 
     def feed(self, fragments: Any) -> bool:
         """Whether there was anything. Raises `ModelRefused` (kind "too_large") for too many calls."""
@@ -134,7 +135,7 @@ class ToolCallMerger:
         function = function if isinstance(function, dict) else {}
         id_, name = _text(fragment.get("id")), _text(function.get("name"))
         arguments = _arguments(function.get("arguments"))
-        index = _index(fragment.get("index"))
+        index = number_of(fragment.get("index"))
         call = self._find(index, id_, name, arguments)
         if call is None:
             if len(self._calls) >= CALLS_CAP:
@@ -145,7 +146,8 @@ class ToolCallMerger:
                 self._by_index[index] = call
         call.id = call.id or id_
         call.name = call.name or name
-        if arguments:
+        if arguments and call.size <= ARGUMENTS_CAP:  # of what is too long only the beginning will be kept
+            call.size += len(arguments)
             call.parts.append(arguments)
 
     def _find(self, index: int | None, id_: str, name: str, arguments: str) -> _Open | None:
@@ -173,9 +175,12 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else "" if value is None else as_text(value)
 
 
-def _index(value: Any) -> int | None:
+def number_of(value: Any) -> int | None:
+    """An index, however it is written; None where there is none."""
     if isinstance(value, str) and value.isascii() and value.isdigit():
         return int(value[:9])  # some servers write every number as a string
+    if isinstance(value, float) and value.is_integer():
+        return int(value)  # and others as a fraction
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 

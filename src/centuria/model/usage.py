@@ -9,6 +9,7 @@ as they were recorded, with their sources, are in `tests/model/usages`.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,25 @@ def usage_from(raw: Any) -> Usage | None:
     except ValueError:
         return None
     return usage if usage.prompt or usage.output else None
+
+
+def most_of(earlier: Usage | None, later: Usage) -> Usage:
+    """Two reports of one answer: the prompt in one and the answer in the other, or one that grows, is the most of
+    both."""
+    if earlier is None or (earlier.prompt <= later.prompt and earlier.output <= later.output):
+        return later
+    if later.prompt <= earlier.prompt and later.output <= earlier.output:
+        return earlier
+    prompt, answer = max(earlier, later, key=_prompt), max(earlier, later, key=_output)
+    return Usage(prompt.prompt, prompt.cached, prompt.cache_written, answer.output, answer.reasoning)
+
+
+def _prompt(usage: Usage) -> int:
+    return usage.prompt
+
+
+def _output(usage: Usage) -> int:
+    return usage.output
 
 
 def _including(raw: Mapping[str, Any]) -> Usage:
@@ -98,4 +118,4 @@ def _count(value: Any) -> int:
         value = int(value[:20])  # some servers write every number as a string
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < _CAP:
         raise ValueError(value)
-    return int(value)
+    return math.ceil(value)

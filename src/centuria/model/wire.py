@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from centuria.core.strict_json import strict_json
 from centuria.errors import ModelRefused
 from centuria.messages import Message, ToolCall, ToolSpec, safe_text
 from centuria.ports import ChatRequest
@@ -31,7 +32,10 @@ def encode_request(endpoint: Endpoint, request: ChatRequest, max_tokens: int, *,
     """
     body: dict[str, Any] = {**endpoint.sampling, "model": request.model or endpoint.model}
     if request.tools:
-        body["tools"] = [_tool(tool) for tool in request.tools]
+        try:
+            body["tools"] = [_tool(tool) for tool in request.tools]
+        except RecursionError as error:
+            raise _unwritable(error) from error
     body["messages"] = [_message(message) for message in request.messages]
     body[endpoint.limit_field] = max_tokens
     body["stream"] = stream
@@ -61,8 +65,12 @@ def _dump(body: Any) -> bytes:
         if "\\u0000" in text:
             text = json.dumps(_without_nul(body), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
-        raise ModelRefused(f"The request cannot be written as JSON: {error}.", kind="encode", served=False) from error
+        raise _unwritable(error) from error
     return safe_text(text).encode()
+
+
+def _unwritable(error: Exception) -> ModelRefused:
+    return ModelRefused(f"The request cannot be written as JSON: {error}.", kind="encode", served=False)
 
 
 def _without_nul(value: Any) -> Any:
@@ -99,23 +107,24 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
 def _arguments(text: str) -> str:
     """Arguments for the way back. Servers parse them again and refuse the whole conversation for one bad
     text, so what is no JSON object travels inside one, where the model still sees what it wrote."""
+    if not text.strip():
+        return "{}"
     value = parse_object(text)
-    if value is None:
-        return json.dumps({"invalid_json": text}, ensure_ascii=False) if text.strip() else "{}"
-    return json.dumps(_without_nul(value), ensure_ascii=False) if _RISKY.search(text) else text
+    if value is not None and not _RISKY.search(text):
+        return text
+    try:
+        return json.dumps({"invalid_json": text} if value is None else _without_nul(value), ensure_ascii=False)
+    except RecursionError:  # deeper than it can be written again: as good as no JSON
+        return json.dumps({"invalid_json": text}, ensure_ascii=False)
 
 
 def parse_object(text: str) -> dict[str, Any] | None:
     """The text as one JSON object, or None where it is none (NaN and Infinity are no JSON)."""
     try:
-        value = json.loads(text, parse_constant=_no_constant)
+        value = strict_json(text)
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
-
-
-def _no_constant(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _tool(tool: ToolSpec) -> dict[str, Any]:
