@@ -32,7 +32,7 @@ from centuria.events import RunStarted
 from centuria.folder import RunFolder, file_stem
 from centuria.journal import JournalReader
 from centuria.messages import Status
-from centuria.model.exchange import secret_name, secrets_in
+from centuria.model.blotting import secret_name, secrets_in
 from centuria.model.replay import about_of
 from centuria.settings import MERGE, Endpoint, Job, ToolServer
 

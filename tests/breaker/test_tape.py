@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from centuria.errors import ConfigurationError, ModelError
-from centuria.model.exchange import Blotter
+from centuria.model.blotting import Blotter, secret_name
 from centuria.model.http import HttpTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.replay import Recording, about_of
@@ -91,3 +91,13 @@ async def test_a_recorder_raises_what_its_transport_raises_for_any_address(tmp_p
                 pass
     finally:
         await transport.aclose()
+
+
+@pytest.mark.parametrize("name", ["accessToken", "X-ApiKey", "clientSecret", "GITHUB_PAT", "db-pwd", "authToken"])
+def test_a_name_in_any_spelling_tells_a_secret(name: str) -> None:
+    assert secret_name(name)
+
+
+@pytest.mark.parametrize("name", ["Accept", "Idempotency-Key", "max_tokens", "pattern", "page", "monkey"])
+def test_a_name_that_only_looks_like_one_tells_none(name: str) -> None:
+    assert not secret_name(name)

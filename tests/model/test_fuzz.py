@@ -23,8 +23,9 @@ from centuria.core.templates import find_json
 from centuria.errors import ConfigurationError, ModelError, ModelRefused
 from centuria.messages import Usage
 from centuria.model.answer import AnswerDecoder
+from centuria.model.blotting import Blotter
 from centuria.model.difference import first_difference
-from centuria.model.exchange import Blotter, Damaged, Exchange, exchange_line, read_line
+from centuria.model.exchange import Damaged, Exchange, exchange_line, read_line
 from centuria.model.failures import blot, error_from
 from centuria.model.replay import Recording
 from centuria.model.sse import EventDecoder, ServerSentEvent

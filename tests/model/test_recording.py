@@ -17,14 +17,13 @@ from hypothesis import strategies as st
 
 from centuria.errors import ConfigurationError, ModelDenied, ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import CallKey, Completion
+from centuria.model.blotting import Blotter, cover
 from centuria.model.difference import first_difference
 from centuria.model.exchange import (
-    Blotter,
     Damaged,
     Ending,
     Exchange,
     about_line,
-    cover,
     exchange_line,
     path_of,
     read_line,

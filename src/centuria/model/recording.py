@@ -14,13 +14,12 @@ from typing import Any
 
 from centuria.errors import ConfigurationError, ModelError, ModelUnavailable
 from centuria.messages import CallKey
+from centuria.model.blotting import Blotter, cover
 from centuria.model.exchange import (
     LINE_CAP,
-    Blotter,
     Ending,
     Exchange,
     about_line,
-    cover,
     exchange_line,
     path_of,
     redacted,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any
 
@@ -67,14 +67,27 @@ async def torture(
             client = make()
             try:
                 verdict = await try_row(client, row, mode)
-                told(verdict, client)
-            finally:
-                await client.aclose()
+            except BaseException:
+                await _closed(client)
+                raise
+            wrong = await _closed(client)
+            verdict = replace(verdict, wrong=(*verdict.wrong, wrong)) if wrong else verdict
+            told(verdict, client)
         return verdict
 
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(one(row, mode)) for row in rows for mode in row.modes if mode in modes]
     return [task.result() for task in tasks]
+
+
+async def _closed(client: Client) -> str:
+    """Close it; what goes wrong with that, or "". Never longer than `_QUIET`."""
+    try:
+        async with asyncio.timeout(_QUIET):
+            await client.aclose()
+    except Exception as error:  # the client's crash is what is to be found
+        return f"it cannot be closed: {type(error).__name__}: {error}"
+    return ""
 
 
 async def try_row(client: Client, row: Row, mode: Mode) -> Verdict:
@@ -159,12 +172,35 @@ class _Talk:
             return None
 
     async def _chat(self) -> ClientResult:
+        task = asyncio.current_task()
         try:
-            return await self._client.chat(
+            result = await self._client.chat(
                 self._upstream.base_url, KEY, self._messages, TOOLS, self._mode == "streamed"
             )
+            return _sound(result)
+        except asyncio.CancelledError as error:
+            if task is None or task.cancelling():
+                raise
+            return _crash(error)  # its own, and nobody's who wanted it to stop
         except Exception as error:  # the client's crash is what is to be found
-            return ClientResult(error_kind="crash", said=f"{type(error).__name__}: {error}")
+            return _crash(error)
+
+
+def _crash(error: BaseException) -> ClientResult:
+    return ClientResult(error_kind="crash", said=f"{type(error).__name__}: {error}")
+
+
+def _sound(result: object) -> ClientResult:
+    """The result, if it is one: an adapter is not bound by types. Raises `TypeError`."""
+    if not isinstance(result, ClientResult):
+        raise TypeError(f"chat returned {type(result).__name__} and no ClientResult")
+    calls: object = result.tool_calls
+    if not isinstance(calls, tuple | list) or not all(isinstance(call, ToolCall) for call in calls):
+        raise TypeError("tool_calls is not a tuple of ToolCall")
+    usage: object = result.usage
+    if usage is not None and not isinstance(usage, Usage):
+        raise TypeError(f"usage is {type(usage).__name__} and no Usage")
+    return result
 
 
 def _compare(want: Want, result: ClientResult) -> list[str]:
