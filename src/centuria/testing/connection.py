@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 Headers = Mapping[str, str] | Iterable[tuple[str, str]]
+#: Bytes of a request's head.
+_HEAD_CAP = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,18 +82,16 @@ class Connection(asyncio.Protocol):
             self._next()
 
     def _next(self) -> None:
-        start = self._buffer.find(b"\r\n\r\n") + 4
-        if start < 4:
+        try:
+            found = _read(self._buffer)
+        except ValueError:
+            self.whole(400, b"This is no HTTP request.", headers={"content-type": "text/plain", "connection": "close"})
+            self.close()
             return
-        first, *lines = bytes(self._buffer[: start - 4]).decode("latin-1").split("\r\n")
-        pairs = (line.partition(":") for line in lines)
-        headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
-        end = start + int(headers.get("content-length", "0"))
-        if len(self._buffer) < end:
+        if found is None:
             return
-        body = bytes(self._buffer[start:end])
+        method, path, headers, body, end = found
         del self._buffer[:end]
-        method, path = first.split(" ")[:2]
         seen = Seen(path, headers, body, asyncio.get_running_loop().time(), method)
         self._task = self._server.start(seen, self)
 
@@ -152,3 +152,47 @@ class Connection(asyncio.Protocol):
         """Exactly these bytes."""
         if self._transport is not None:
             self._transport.write(data)
+
+
+def _read(buffer: bytearray) -> tuple[str, str, dict[str, str], bytes, int] | None:
+    """The first request: method, path, headers, body, and where it ends. None: it is not all there. Raises
+    `ValueError`."""
+    start = buffer.find(b"\r\n\r\n") + 4
+    if start < 4:
+        if len(buffer) > _HEAD_CAP:
+            raise ValueError("a head without an end")
+        return None
+    first, *lines = bytes(buffer[: start - 4]).decode("latin-1").split("\r\n")
+    method, path = first.split(" ")[:2]
+    pairs = (line.partition(":") for line in lines)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    if headers.get("transfer-encoding", "").lower() == "chunked":
+        chunks = _chunks(buffer, start)
+        return None if chunks is None else (method, path, headers, *chunks)
+    end = start + _number(headers.get("content-length", "0"), 10)
+    return None if len(buffer) < end else (method, path, headers, bytes(buffer[start:end]), end)
+
+
+def _chunks(buffer: bytearray, at: int) -> tuple[bytes, int] | None:
+    """A body in chunks, and where it ends; its trailers are not looked at."""
+    body = bytearray()
+    while True:
+        line = buffer.find(b"\r\n", at)
+        if line < 0:
+            return None
+        size = _number(bytes(buffer[at:line]).partition(b";")[0].decode("latin-1").strip(), 16)
+        at = line + 2
+        if not size:
+            end = buffer.find(b"\r\n\r\n", line)
+            return None if end < 0 else (bytes(body), end + 4)
+        if len(buffer) < at + size + 2:
+            return None
+        body += buffer[at : at + size]
+        at += size + 2
+
+
+def _number(text: str, base: int) -> int:
+    """A size; `int` alone takes signs, underscores and the digits of every script."""
+    if not text.isascii() or not text.isalnum() or len(text) > 15:
+        raise ValueError(text)
+    return int(text, base)
