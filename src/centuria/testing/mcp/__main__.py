@@ -19,10 +19,10 @@ from centuria.testing.mcp.toolbox import TOOLS, Toolbox
 
 _EPILOG = """\
 examples:
-  python -m centuria.testing.mcp                                  a right server over stdio, both protocol eras
-  python -m centuria.testing.mcp --faults crash@3 junk            noise at every call, and the third kills it
-  python -m centuria.testing.mcp --faults slow=0.1-3@20% --seed 7 a fifth of the calls is slow, the same ones each time
-  python -m centuria.testing.mcp --http 8080 --faults 429=2@/10   streamable HTTP: every tenth call is refused
+  python -m centuria.testing.mcp                                     a right server over stdio, both protocol eras
+  python -m centuria.testing.mcp --faults crash@3 junk               noise at every call, and the third kills it
+  python -m centuria.testing.mcp --faults slow=0.1-3@20% --seed 7    a fifth of the calls is slow, always the same ones
+  python -m centuria.testing.mcp --http 8080 --faults 429=2@/10      streamable HTTP: every tenth call is refused
   python -m centuria.testing.mcp --books seen.jsonl --faults mute:echo@2-5
 in an .mcp.json:
   {{"mcpServers": {{"fake": {{"command": "python", "args": ["-m", "centuria.testing.mcp", "--faults", "crash@3"]}}}}}}

@@ -56,8 +56,9 @@ class FakeMcp:
         plan: Plan | None = None,
         port: int = 0,
     ) -> None:
+        self._changed = asyncio.Event()
         self.books = books or Books()
-        self.books.changed = self._change
+        self.books.changed = self._changed.set
         plan = plan or Plan.of(faults, seed, "http")
         self.service = Service(plan, eras=eras, toolbox=Toolbox(tools), books=self.books)
         self.answers: Answers = answers
@@ -72,7 +73,6 @@ class FakeMcp:
         self._server: asyncio.Server | None = None
         self._open: set[Connection] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._changed = asyncio.Event()
 
     @property
     def url(self) -> str:
@@ -134,14 +134,11 @@ class FakeMcp:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    def _change(self) -> None:
-        self._changed.set()
-
     async def _serve(self, seen: Seen, connection: Connection) -> None:
         try:
             await self._answer(seen, connection)
         except asyncio.CancelledError:
-            connection.close()  # given up, by a notification or by hanging up: there is no answer
+            connection.close()  # given up, by a notification or by hanging up
             raise
         connection.next_request()
 
@@ -194,6 +191,7 @@ class FakeMcp:
         except asyncio.CancelledError:
             if way.modern and "id" in message:  # hanging up is how a call is cancelled
                 self.books.note("cancelled", id=message["id"])
+            way.end(message.get("id"))
             raise
         if not way.begun:
             connection.whole(202, b"")
@@ -285,6 +283,13 @@ class _Exchange:
         else:
             self._whole(self._status(body), body, self._session_header())
             await self.connection.drained()
+
+    def end(self, number: Any) -> None:
+        """Without an answer, as the request was cancelled."""
+        if self.begun:
+            self.connection.last()
+        else:
+            self._whole(200, encoded(failure(number, 0, "Request cancelled")))
 
     def _begin_stream(self) -> None:
         if not self.begun:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any, BinaryIO
 
-from centuria.testing.mcp.service import PARSE_ERROR, Service
+from centuria.testing.mcp.service import PARSE_ERROR, Service, for_ever
 from centuria.testing.mcp.shapes import Message, encoded, failure
 
 _JUNK = (
@@ -78,7 +78,7 @@ class Wire:
     async def write(self) -> None:
         """Write what is sent, for ever. The pipe may be full: other calls go on meanwhile."""
         while True:
-            parts, done = [await self._outbox.get()], []
+            parts = [await self._outbox.get()]
             while not self._outbox.empty():
                 parts.append(self._outbox.get_nowait())
             done = [part for part in parts if not isinstance(part, bytes)]
@@ -108,14 +108,15 @@ async def serve(service: Service) -> int:
     except* (BrokenPipeError, ConnectionError):
         pass  # nobody reads any more
     if "stubborn" in service.begun:
-        await asyncio.get_running_loop().create_future()
+        await for_ever()
     return 0
 
 
 async def _line(wire: Wire, source: BinaryIO) -> bytes:
+    line = b"" if wire.deaf else await asyncio.to_thread(source.readline)
     if wire.deaf:
-        await asyncio.get_running_loop().create_future()
-    return await asyncio.to_thread(source.readline)
+        await for_ever()
+    return line
 
 
 async def _message(line: bytes, wire: Wire) -> None:
