@@ -92,9 +92,9 @@ def raw_server(*modes: str, script: Path = RAW_SERVER, **fields: Any) -> dict[st
     return {"command": sys.executable, "args": [str(script), *modes], **fields}
 
 
-def swarm(folder: Path, **more: Any) -> Swarm:
+def swarm(folder: Path, env: Mapping[str, str] | None = None, **more: Any) -> Swarm:
     """A swarm whose runs go below `folder`, in an environment without keys."""
-    return Swarm(runs=folder / "runs", env={"PATH": os.environ["PATH"]}, **more)
+    return Swarm(runs=folder / "runs", env={"PATH": os.environ["PATH"], **(env or {})}, **more)
 
 
 # -- requests --------------------------------------------------------------------------------------------------------

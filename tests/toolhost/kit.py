@@ -13,6 +13,7 @@ from typing import Any
 
 from centuria.ports import ServerState
 from centuria.settings import Timeouts, ToolServer
+from centuria.testing import fake_mcp_command
 from centuria.toolhost import McpToolHost
 
 HERE = Path(__file__).parent
@@ -22,6 +23,14 @@ SDK = HERE / "servers" / "sdk.py"
 
 def raw(slug: str = "raw", *modes: str, **fields: Any) -> ToolServer:
     return ToolServer(slug, fields.pop("name", slug), command=sys.executable, args=(str(RAW), *modes), **fields)
+
+
+def fake(
+    *faults: str, slug: str = "fake", seed: int = 0, era: str = "both", books: Path | None = None, **fields: Any
+) -> ToolServer:
+    """The fake MCP server over stdio."""
+    command, *args = fake_mcp_command(*faults, seed=seed, era=era, books=books)
+    return ToolServer(slug, fields.pop("name", slug), command=command, args=tuple(args), **fields)
 
 
 def shell(slug: str, script: str) -> ToolServer:

@@ -51,7 +51,7 @@ def doctor(options: argparse.Namespace) -> int:
         findings += asyncio.run(_probe(choice))
     servers = _servers(loaded, options.tools)
     if servers:
-        findings += [_server_finding(state) for state in asyncio.run(_open(servers))[0]]
+        findings += [_server_finding(state) for state in asyncio.run(_open(servers, loaded))[0]]
     return _print(findings, as_json=options.json)
 
 
@@ -61,7 +61,7 @@ def tools(options: argparse.Namespace) -> int:
     servers = _servers(loaded, options.tools)
     if not servers:
         raise ConfigurationError("There are no tool servers.", remedy="Name a job file, or --tools mcp.json.")
-    states, catalogue = asyncio.run(_open(servers))
+    states, catalogue = asyncio.run(_open(servers, loaded))
     for tool in catalogue:
         if options.json:
             print(
@@ -103,10 +103,13 @@ def _servers(loaded: LoadedJob | None, mcp_json: Path | None) -> tuple[ToolServe
     return read_mcp_json(mcp_json, os.environ) if mcp_json is not None else ()
 
 
-async def _open(servers: Sequence[ToolServer]) -> tuple[Sequence[ServerState], Sequence[HostedTool]]:
-    """Start the servers, ask each what it has, and stop them again. One that is not up is a finding, no error."""
+async def _open(
+    servers: Sequence[ToolServer], loaded: LoadedJob | None
+) -> tuple[Sequence[ServerState], Sequence[HostedTool]]:
+    """Start the servers as the job would, ask each what it has, and stop them. One that is not up is no error."""
     optional = [replace(server, required=False) for server in servers]
-    async with McpToolHost(optional, timeouts=Timeouts(), dice=random) as host:
+    timeouts = loaded.job.timeouts if loaded is not None else Timeouts()
+    async with McpToolHost(optional, timeouts=timeouts, dice=random) as host:
         return host.servers(), host.catalogue()
 
 

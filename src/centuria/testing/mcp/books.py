@@ -26,6 +26,8 @@ class Books:
         self.seen: Counter[str] = Counter()
         self.calls: Counter[str] = Counter()
         self.ran: list[tuple[str, str]] = []
+        #: The processes that were this server, the newest last.
+        self.pids: list[int] = []
         #: Connections, or sessions over stdio, that are open now, and the most that were; the same of calls.
         self.open = 0
         self.most_open = 0
@@ -80,6 +82,8 @@ class Books:
         if what == "run":
             self.calls[str(entry["tool"])] += 1
             self.ran.append((str(entry["tool"]), str(entry["arguments"])))
+        elif what == "start":
+            self.pids.append(int(entry["pid"]))
 
     def _read(self, path: Path) -> None:
         try:

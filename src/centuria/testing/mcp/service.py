@@ -7,6 +7,7 @@ with its protocol version in `params._meta`.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -71,7 +72,7 @@ class Service:
         self.toolbox = toolbox
         self.books = books
         self.channels: dict[object, Push] = {}
-        self.begun = plan.hits("start", books.note("start"))
+        self.begun = plan.hits("start", books.note("start", pid=os.getpid()))
         self._running: dict[tuple[str, Any], _Running] = {}
         self._ready: float | None = None
         for tool, arguments in books.ran:
