@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from centuria.config import load_job, read_mcp_json
+from centuria.config.reading import without_comments
 from centuria.errors import JobError
 from centuria.settings import ToolServer
 
@@ -167,6 +170,8 @@ def test_the_built_in_servers_keep_their_slugs_and_others_of_that_name_step_asid
         ({"type": "streamable-http", "url": "https://x.example"}, None, "https://x.example"),
         ({"transport": {"type": "streamableHttp"}, "url": "https://x.example"}, None, "https://x.example"),
         ({"httpUrl": "https://x.example/mcp"}, None, "https://x.example/mcp"),
+        ({"type": "sse", "url": "https://x.example/sse"}, None, "https://x.example/sse"),
+        ({"transport": "streamable_http", "url": "https://x.example/mcp"}, None, "https://x.example/mcp"),
         ({"serverUrl": "https://x.example/mcp"}, None, "https://x.example/mcp"),
     ],
 )
@@ -177,9 +182,68 @@ def test_what_other_hosts_write_is_understood(
     assert (server.command, server.url) == (command, url)
 
 
-def test_the_servers_key_of_vs_code_is_read_and_its_inputs_are_ignored(tmp_path: Path) -> None:
-    found = mcp(tmp_path, {"inputs": [{"id": "k"}], "servers": {"x": {"type": "stdio", "command": "y"}}})
-    assert found["x"].command == "y"
+VS_CODE = """
+{
+  // What VS Code asks for when a server first starts.
+  "inputs": [
+    {"type": "promptString", "id": "perplexity-key", "description": "API key", "password": true},
+    {"type": "pickString", "id": "region", "options": ["eu", "us"], "default": "eu"},
+  ],
+  /* "servers", not
+     "mcpServers" */
+  "servers": {
+    "perplexity": {
+      "type": "stdio",
+      "command": "npx", // "quotes" in a comment
+      "args": ["-y", "server-perplexity", "--url=https://x.example/,]"],
+      "env": {"KEY": "${input:perplexity-key}", "REGION": "${input:region}"},
+      "envFile": "${workspaceFolder}/.env",
+      "dev": {"watch": "**/*.ts",},
+    },
+  },
+}
+"""
+
+
+def test_a_file_of_vs_code_is_read_with_its_comments_and_its_inputs_are_variables(tmp_path: Path) -> None:
+    (tmp_path / ".vscode").mkdir()
+    file = tmp_path / ".vscode" / "mcp.json"
+    file.write_text(VS_CODE)
+    (tmp_path / ".env").write_text("# keys\nexport A='1'\nREGION=no\nB = \"x # y\"\n\nnonsense\n")
+    (server,) = read_mcp_json(file, {"PERPLEXITY_KEY": "${k}"})
+    assert server.args == ("-y", "server-perplexity", "--url=https://x.example/,]")
+    assert server.env == {"A": "1", "B": "x # y", "KEY": "${k}", "REGION": "eu"}
+    assert server.cwd == tmp_path, "the workspace, not the editor's folder in it"
+    assert dict(read_mcp_json(file, {"PERPLEXITY_KEY": "k", "REGION": "us"})[0].env)["REGION"] == "us"
+
+
+def test_an_input_that_nobody_answered_is_asked_for_by_its_variable(tmp_path: Path) -> None:
+    (tmp_path / "mcp.json").write_text(VS_CODE)
+    (tmp_path / ".env").touch()
+    with pytest.raises(JobError) as caught:
+        read_mcp_json(tmp_path / "mcp.json", {})
+    assert "`perplexity` env KEY asks for `${input:perplexity-key}`" in caught.value.message
+    assert caught.value.remedy == "Set the variable PERPLEXITY_KEY."
+
+
+@pytest.mark.parametrize(
+    "text", ['{"mcpServers": {"x": // "y"}}', "{/* }", '{"mcpServers": {"x": {"command": "a" /* }}}']
+)
+def test_comments_that_do_not_end_are_no_json(tmp_path: Path, text: str) -> None:
+    (tmp_path / "mcp.json").write_text(text)
+    with pytest.raises(JobError, match="is not JSON"):
+        read_mcp_json(tmp_path / "mcp.json", {})
+
+
+@given(
+    st.recursive(
+        st.none() | st.text() | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)
+    )
+)
+def test_what_is_json_already_means_the_same_without_comments(value: Any) -> None:
+    text = json.dumps(value)
+    assert without_comments(text) == text
+    assert json.loads(without_comments(json.dumps(value, indent=1).replace("\n", " // , }\n"))) == value
 
 
 def test_a_disabled_server_is_left_out_whatever_else_is_wrong_with_it(tmp_path: Path) -> None:
@@ -213,7 +277,6 @@ def test_what_a_variable_holds_is_not_expanded_again(tmp_path: Path) -> None:
         ({"mcpservers": {}}, "mcp.json has no `mcpServers`."),
         ({"mcpServers": {"x": 3}}, "mcp.json: the server `x` is not an object."),
         ({"mcpServers": {"x": {}}}, "the server `x` has neither `command` nor `url`."),
-        ({"mcpServers": {"x": {"type": "sse", "url": "https://a"}}}, "`x` uses the transport sse, which MCP has"),
         ({"mcpServers": {"x": {"type": "ws", "url": "https://a"}}}, "`x` uses the transport `ws`, which is not known."),
         ({"mcpServers": {"x": {"command": "a", "url": "https://a"}}}, "`x` has a `command` and a `url`."),
         ({"mcpServers": {"x": {"type": "http", "command": "a"}}}, "`x` needs `url` as text."),
@@ -222,6 +285,7 @@ def test_what_a_variable_holds_is_not_expanded_again(tmp_path: Path) -> None:
         ({"mcpServers": {"x": {"command": "a", "env": ["A=b"]}}}, "`x` needs `env` as an object."),
         ({"mcpServers": {"x": {"command": "a", "env": {"A": None}}}}, "`x` needs `env` `A` as text."),
         ({"mcpServers": {"x": {"url": "file:///etc"}}}, "`x` url is not an http(s) URL."),
+        ({"mcpServers": {"x": {"command": "a", "envFile": "no.env"}}}, "`x` envFile: The file no.env does not exist."),
         ({"mcpServers": {"": {"command": "a"}}}, "has a server without a name"),
         ({"mcpServers": {str(n): {"command": "a"} for n in range(501)}}, "has more than 500 servers."),
     ],

@@ -83,10 +83,9 @@ async def test_of_a_hundred_agents_on_a_server_killed_twice_only_what_was_in_fli
                 continue
             moments.append(item.at)
             ended += item.event.result is not None
-            seen = Books.read(books)
-            if len(killed) < min(2, ended // 80) and seen.pids[-1] not in killed:
-                killed.add(seen.pids[-1])
-                os.kill(seen.pids[-1], signal.SIGKILL)
+            if len(killed) < min(2, ended // 80) and (pid := Books.read(books).pids[-1]) not in killed:
+                killed.add(pid)
+                os.kill(pid, signal.SIGKILL)
     assert len(killed) == 2
     calls = tool_calls(the_run(tmp_path))
     unknown = [closed for _, closed in calls if closed.result is not None and closed.result.end is ToolEnd.UNKNOWN]

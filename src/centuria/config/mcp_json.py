@@ -6,12 +6,14 @@ cursor.com/docs/context/mcp, code.visualstudio.com/docs/copilot/reference/mcp-co
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from centuria.config.problems import Problems, quoted
-from centuria.config.reading import SMALL, parse_json, read_text, shown
+from centuria.config.reading import SMALL, expand, parse_json, read_text, shown, without_comments
 from centuria.config.servers import process, remote, with_slugs
 from centuria.errors import JobError
 from centuria.settings import ToolServer
@@ -19,7 +21,13 @@ from centuria.settings import ToolServer
 MOST_SERVERS = 500
 _KEYS = ("mcpServers", "servers")
 _STDIO = frozenset({"stdio", "local"})
-_HTTP = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote"})
+#: An `sse` server is asked over streamable HTTP first, as other hosts do.
+_HTTP = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote", "sse"})
+_ENV_LINE = re.compile(
+    r"(?:export\s+)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)\s*=\s*(?:(?P<mark>[\"'])(?P<quoted>.*)(?P=mark)|(?P<plain>[^\0]*))"
+)
+#: Folders of editors in a workspace: what is in them is relative to the workspace.
+_EDITORS = frozenset({".vscode", ".cursor"})
 
 
 def read_mcp_json(path: Path, env: Mapping[str, str]) -> tuple[ToolServer, ...]:
@@ -28,17 +36,38 @@ def read_mcp_json(path: Path, env: Mapping[str, str]) -> tuple[ToolServer, ...]:
     `${VAR}` and `${VAR:-default}` are taken from `env`. Raises `JobError` with all that is wrong.
     """
     name = shown(path)
-    entries = _entries(parse_json(read_text(path, limit=SMALL, what="The tools file"), name), name)
+    whole = _parsed(read_text(path, limit=SMALL, what="The tools file"), name)
+    entries, inputs = _entries(whole, name), _inputs(whole)
+    folder = path.absolute().parent
+    folder = folder.parent if folder.name in _EDITORS else folder
     problems = Problems(name)
     servers: list[ToolServer] = []
     for server, entry in entries.items():
         try:
             if not _is_off(entry):
-                servers.append(_server(server, entry, path.absolute().parent, env))
+                servers.append(_server(server, entry, folder, env, inputs))
         except JobError as error:
             problems.add(f"the server {quoted(server)} {error.message}", error.remedy)
     problems.check()
     return with_slugs(servers, file=name)
+
+
+def _parsed(text: str, name: str) -> Any:
+    """JSON, or JSON with comments and trailing commas as editors write it. Raises `JobError`."""
+    try:
+        return parse_json(text, name)
+    except JobError:
+        plain = without_comments(text)
+        if plain == text:
+            raise
+        return parse_json(plain, name)
+
+
+def _inputs(whole: Mapping[str, Any]) -> dict[str, str]:
+    """What the file would have an editor ask for, by id, with the defaults."""
+    listed = whole.get("inputs")
+    found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
+    return {str(item["id"]): str(item.get("default") or "") for item in found if "id" in item}
 
 
 def _entries(value: Any, name: str) -> dict[str, Any]:
@@ -63,14 +92,30 @@ def _is_off(entry: Any) -> bool:
     return entry.get("disabled") is True or entry.get("enabled") is False
 
 
-def _server(name: str, entry: Mapping[str, Any], folder: Path, env: Mapping[str, str]) -> ToolServer:
+def _server(
+    name: str, entry: Mapping[str, Any], folder: Path, env: Mapping[str, str], inputs: Mapping[str, str]
+) -> ToolServer:
     server = ToolServer(slug="", name=name)
     if _kind(entry) == "stdio":
         command, args = _text(entry, "command"), _texts(entry, "args")
         cwd = _text(entry, "cwd") if entry.get("cwd") is not None else None
-        return process(server, command, args, _mapping(entry, "env"), cwd, folder=folder, env=env)
+        server = process(server, command, args, _mapping(entry, "env"), cwd, folder=folder, env=env, inputs=inputs)
+        return replace(server, env={**_env_file(entry, folder, env), **server.env})
     url = _text(entry, _url_key(entry))
-    return remote(server, url, _mapping(entry, "headers"), folder=folder, env=env)
+    return remote(server, url, _mapping(entry, "headers"), folder=folder, env=env, inputs=inputs)
+
+
+def _env_file(entry: Mapping[str, Any], folder: Path, env: Mapping[str, str]) -> dict[str, str]:
+    """The variables of VS Code's `envFile`: lines NAME=VALUE, taken as they are."""
+    if entry.get("envFile") is None:
+        return {}
+    path = folder / Path(expand(_text(entry, "envFile"), env, folder=folder, place="envFile")).expanduser()
+    try:
+        text = read_text(path, limit=SMALL, what="The file")
+    except JobError as error:
+        raise JobError(f"envFile: {error.message}", remedy=error.remedy) from None
+    found = (_ENV_LINE.fullmatch(line.strip()) for line in text.splitlines())
+    return {line["name"]: line["quoted"] or line["plain"] or "" for line in found if line}
 
 
 def _url_key(entry: Mapping[str, Any]) -> str:
@@ -78,16 +123,11 @@ def _url_key(entry: Mapping[str, Any]) -> str:
 
 
 def _kind(entry: Mapping[str, Any]) -> str:
-    """stdio or http. Raises `JobError` for the transports that are not spoken, by name."""
+    """stdio or http. Raises `JobError` for a transport that nobody knows, by name."""
     said = entry.get("type", entry.get("transport"))
     if isinstance(said, dict):
         said = said.get("type")
     word = said.lower() if isinstance(said, str) else ""
-    if word == "sse":
-        raise JobError(
-            "uses the transport sse, which MCP has replaced.",
-            remedy='Use the server\'s streamable HTTP URL (often /mcp in place of /sse) with "type": "http".',
-        )
     if word and word not in _STDIO | _HTTP:
         raise JobError(f"uses the transport {quoted(word)}, which is not known.", remedy='Use "stdio" or "http".')
     has_command, has_url = entry.get("command") is not None, entry.get(_url_key(entry)) is not None

@@ -16,8 +16,14 @@ SMALL = 4 * 1024 * 1024
 #: The largest file of rows.
 LARGE = 256 * 1024 * 1024
 
-_REFERENCE = re.compile(r"\$\{(?:env:)?([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
-_FOREIGN = re.compile(r"\$\{(input|file|command|config):[^}]*\}")
+_STRING = r'"(?:[^"\\\n]|\\.)*"'
+_COMMENT = re.compile(rf"{_STRING}|//[^\n]*|/\*.*?\*/", re.DOTALL)
+_COMMA = re.compile(rf"{_STRING}|,(?=\s*[\]}}])")
+_NO_BREAK = re.compile(r"[^\n]")
+_REFERENCE = re.compile(
+    r"\$\{(?:(?:env:)?(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<default>[^}]*))?"
+    r"|(?P<kind>input|file|command|config):(?P<id>[^}]*))\}"
+)
 
 
 def shown(path: Path) -> str:
@@ -78,6 +84,13 @@ def parse_json(text: str, place: str) -> Any:
     return value
 
 
+def without_comments(text: str) -> str:
+    """JSON without the comments and the trailing commas that editors allow in it; all else stays in its place."""
+    for pattern in (_COMMENT, _COMMA):
+        text = pattern.sub(lambda found: found[0] if found[0].startswith('"') else _NO_BREAK.sub(" ", found[0]), text)
+    return text
+
+
 def check_unicode(value: Any, place: str) -> None:
     """Refuse text that cannot be sent or stored: half of a surrogate pair."""
     try:
@@ -91,21 +104,26 @@ def check_unicode(value: Any, place: str) -> None:
         ) from None
 
 
-def expand(text: str, env: Mapping[str, str], *, folder: Path, place: str) -> str:
+def input_variable(name: str) -> str:
+    """The variable that answers what an editor would ask for: the input `brave-key` is BRAVE_KEY."""
+    return re.sub(r"[^A-Z0-9]+", "_", name.upper()).strip("_")
+
+
+def expand(
+    text: str, env: Mapping[str, str], *, folder: Path, place: str, inputs: Mapping[str, str] | None = None
+) -> str:
     """`${VAR}`, `${VAR:-default}`, `${env:VAR}`, `${workspaceFolder}` and `${userHome}` replaced, as MCP hosts do.
 
-    Raises `JobError` naming the variable that is not set, and one that only an editor could ask for. Sources:
+    `${input:ID}`, for which an editor asks its user, is the variable `input_variable(ID)`, else its default in
+    `inputs` (which holds those that the file declares; None: it can declare none). Raises `JobError` naming the
+    variable that is not set, and what only an editor could fill in. Sources:
     code.claude.com/docs/en/mcp (`.mcp.json`), code.visualstudio.com/docs/copilot/reference/mcp-configuration.
     """
-    foreign = _FOREIGN.search(text)
-    if foreign:
-        raise JobError(
-            f"{place} asks for {quoted(foreign[0])}, which only an editor can fill in.",
-            remedy="Write ${NAME} and set that variable in the environment.",
-        )
 
     def value(match: re.Match[str]) -> str:
-        name, default = match[1], match[2]
+        name, default = match["name"], match["default"]
+        if name is None:
+            return _asked(match, env, inputs, place)
         if name == "workspaceFolder":
             return str(folder)
         if name == "userHome":
@@ -124,3 +142,20 @@ def expand(text: str, env: Mapping[str, str], *, folder: Path, place: str) -> st
     if "\0" in filled:
         raise JobError(f"{place} holds a NUL character.", remedy="Remove it.")
     return filled
+
+
+def _asked(found: re.Match[str], env: Mapping[str, str], inputs: Mapping[str, str] | None, place: str) -> str:
+    """What an editor would fill in. Raises `JobError` where only it can."""
+    name = input_variable(found["id"])
+    if found["kind"] != "input" or inputs is None or not name:
+        raise JobError(
+            f"{place} asks for {quoted(found[0])}, which only an editor can fill in.",
+            remedy="Write ${NAME} and set that variable in the environment.",
+        )
+    value = env.get(name) or inputs.get(found["id"])
+    if not value:
+        raise JobError(
+            f"{place} asks for {quoted(found[0])}, for which an editor would ask you.",
+            remedy=f"Set the variable {name}.",
+        )
+    return value

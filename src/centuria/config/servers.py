@@ -165,11 +165,12 @@ def process(
     *,
     folder: Path,
     env: Mapping[str, str],
+    inputs: Mapping[str, str] | None = None,
 ) -> ToolServer:
     """The server as a child process; it starts in `cwd`, or beside the file that names it."""
 
     def filled(text: str, place: str) -> str:
-        return expand(text, env, folder=folder, place=place)
+        return expand(text, env, folder=folder, place=place, inputs=inputs)
 
     program = filled(command, "command")
     if not program.strip():
@@ -189,16 +190,26 @@ def process(
 
 
 def remote(
-    server: ToolServer, url: str, headers: Mapping[str, str], *, folder: Path, env: Mapping[str, str]
+    server: ToolServer,
+    url: str,
+    headers: Mapping[str, str],
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    inputs: Mapping[str, str] | None = None,
 ) -> ToolServer:
     """The server at a URL (streamable HTTP)."""
-    filled = {name: expand(value, env, folder=folder, place=f"headers {name}") for name, value in headers.items()}
+
+    def fill(text: str, place: str) -> str:
+        return expand(text, env, folder=folder, place=place, inputs=inputs)
+
+    filled = {name: fill(value, f"headers {name}") for name, value in headers.items()}
     for name, value in filled.items():
         if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
             raise JobError(
                 f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
             )
-    return replace(server, url=_checked_url(expand(url, env, folder=folder, place="url"), "url"), headers=filled)
+    return replace(server, url=_checked_url(fill(url, "url"), "url"), headers=filled)
 
 
 def _checked_url(url: str, key: str) -> str:
