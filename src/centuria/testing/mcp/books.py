@@ -16,7 +16,7 @@ class Books:
     """`seen` counts by word:
 
         start  initialize  discover  list (fetches of the tool list)  page (their pages)  call  answer
-        cancelled  listen  session  forgotten  deleted  refused  fault:NAME
+        cancelled  listen  unlistened  session  stream  forgotten  deleted  refused  fault:NAME
 
     `calls` counts by tool what ran, and `ran` has it in order: the tool and its arguments as JSON (cut off). A `path`
     keeps all of it, a line of JSON each: servers that are started again with it count on.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from typing import Any, Literal
@@ -129,7 +129,10 @@ class FakeMcp:
 
     def start(self, seen: Seen, connection: Connection) -> asyncio.Task[None]:
         self.requests.append(seen)
-        task = asyncio.get_running_loop().create_task(self._serve(seen, connection))
+        return self._task(self._serve(seen, connection))
+
+    def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -186,12 +189,14 @@ class FakeMcp:
             connection.whole(400, encoded(wrong))
             return
         way = _Exchange(self, connection, message, session)
+        work = self._task(self.service.handle(message, way))
         try:
-            await self.service.handle(message, way)
+            await asyncio.shield(work)
         except asyncio.CancelledError:
-            if way.modern and "id" in message:  # hanging up is how a call is cancelled
-                self.books.note("cancelled", id=message["id"])
-            way.end(message.get("id"))
+            if work.done():
+                way.end()  # a notification has cancelled it
+            elif way.modern:
+                self.service.cancel(way.peer, way.number)  # hanging up does; before 2026 it means nothing
             raise
         if not way.begun:
             connection.whole(202, b"")
@@ -230,6 +235,7 @@ class _Exchange:
         self.server = server
         self.connection = connection
         self.message = message if isinstance(message, dict) else {}
+        self.number = self.message.get("id")
         self.session = session
         self.peer = session or f"connection-{id(connection)}"
         self.begun = False
@@ -284,12 +290,12 @@ class _Exchange:
             self._whole(self._status(body), body, self._session_header())
             await self.connection.drained()
 
-    def end(self, number: Any) -> None:
+    def end(self) -> None:
         """Without an answer, as the request was cancelled."""
         if self.begun:
             self.connection.last()
         else:
-            self._whole(200, encoded(failure(number, 0, "Request cancelled")))
+            self._whole(200, encoded(failure(self.number, 0, "Request cancelled")))
 
     def _begin_stream(self) -> None:
         if not self.begun:

@@ -59,6 +59,7 @@ class Way(Protocol):
 @dataclass(slots=True)
 class _Running:
     task: asyncio.Task[Any]
+    listens: bool = False
     late: bool = False
     cancelled: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -129,7 +130,7 @@ class Service:
         running = self._running.get((peer, number))
         if running is None:
             return
-        self.books.note("cancelled", id=number)
+        self.books.note("unlistened" if running.listens else "cancelled", id=number)
         running.cancelled.set()
         if not running.late:
             running.task.cancel()
@@ -142,7 +143,7 @@ class Service:
         modern = version is not None
         task = asyncio.current_task()
         assert task is not None
-        running = self._running[way.peer, number] = _Running(task)
+        running = self._running[way.peer, number] = _Running(task, method == "subscriptions/listen")
         try:
             if modern and (version != MODERN or MODERN not in self.eras):
                 await self._send(way, self._unserved(number, method, version))
