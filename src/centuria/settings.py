@@ -89,13 +89,38 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
+class Authorization:
+    """How we are let in by a server over HTTP (OAuth 2.1), as far as the server itself does not tell.
+
+    `authorization_code`: a person logs in once (`centuria login`). `client_credentials`: we are known by `client_id`
+    with `client_secret` or with a key (`private_key`, a PEM file, and its `algorithm`), and nobody is asked.
+    `method` is how the client shows itself to the token endpoint (None: as its metadata say). `issuer` is the one
+    authorization server that gets the client's credentials (None: whichever the server names). `scopes` are asked for
+    in place of all that the server offers. `client_metadata_url` is a client ID metadata document. `redirect_port` is
+    the port that the browser comes back to (None: any).
+    """
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    client_id: str | None = None
+    client_secret: Secret | None = None
+    method: Literal["client_secret_basic", "client_secret_post"] | None = None
+    private_key: Path | None = None
+    algorithm: str = "ES256"
+    issuer: str | None = None
+    scopes: tuple[str, ...] = ()
+    client_metadata_url: str | None = None
+    redirect_port: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class ToolServer:
     """One MCP server: exactly one of `builtin`, `command`, `url` is set.
 
     `limit` None means: built-in tools their own (web_search 20, code_exec 5, file_read 30), declared-safe servers 10,
     unknown stdio servers 1. `tool_limits` are by the tool's own name. `trusted`: tools that the operator trusts to be
     safe to run again ("*" = all). `allow` (None = all) lists the tools that agents may use. `options` are a built-in's
-    own (`roots`, `folder`, `url`, `provider`, ...).
+    own (`roots`, `folder`, `url`, `provider`, ...). `elicit` is what a server hears that asks a person for something:
+    no, or what its form has as defaults if they suffice.
     """
 
     slug: str
@@ -107,6 +132,8 @@ class ToolServer:
     cwd: Path | None = None
     url: str | None = None
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    auth: Authorization | None = None
+    elicit: Literal["decline", "defaults"] = "decline"
     limit: int | None = None
     tool_limits: Mapping[str, int] = field(default_factory=dict)
     required: bool = False

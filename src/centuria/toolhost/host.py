@@ -21,11 +21,14 @@ from centuria.ports import HostedTool, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
 from centuria.toolhost.processes import Warden
+from centuria.toolhost.tokens import TokenStore, store_of
 
 if TYPE_CHECKING:
     import mcp_types as types
     from mcp.client._transport import TransportStreams
 
+    from centuria.toolhost.flows import Consent
+    from centuria.toolhost.oauth import ServerAuth
     from centuria.toolhost.session import OpenTransport, Session
     from centuria.toolhost.stdio import Wire
 
@@ -38,7 +41,8 @@ class McpToolHost:
     """Tool servers for as long as the `async with` lasts; implements `ports.ToolHost`.
 
     `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it comes
-    up or goes down; it must not block.
+    up or goes down; it must not block. `tokens` are the user's logins (None: those of this process's user). With
+    `consent` a person is asked to log in where a server wants that; without, such a server is not up, and why not.
     Entering returns when each server is up or has failed once; those that failed are tried again in the background.
     Raises `ConfigurationError` where a required server is not up. Once left, none of its processes is left.
     """
@@ -50,6 +54,8 @@ class McpToolHost:
         timeouts: Timeouts,
         dice: Callable[[], float],
         on_change: Callable[[ServerState], None] | None = None,
+        tokens: TokenStore | None = None,
+        consent: Consent | None = None,
     ) -> None:
         self._servers = {server.slug: server for server in servers}
         if len(self._servers) < len(servers):
@@ -57,6 +63,9 @@ class McpToolHost:
         self._timeouts = timeouts
         self._dice = dice
         self.on_change = on_change
+        self._tokens = tokens or store_of(os.environ)
+        self._consent = consent
+        self._auths: dict[str, ServerAuth] = {}
         self._sessions: dict[str, Session] = {}
         self._tools: dict[str, HostedTool] = {}
         #: By server: tools that no agent can have, and why.
@@ -87,27 +96,43 @@ class McpToolHost:
     async def _close(self) -> None:
         for session in self._sessions.values():
             session.stop()
+        for auth in self._auths.values():
+            auth.stop()
         await self._group.__aexit__(None, None, None)
 
     def _session(self, server: ToolServer, starts: asyncio.Semaphore) -> Session:
         from centuria.toolhost.session import Session
 
+        auth = self._auth(server)
         return Session(
             server.name,
-            self._opener(server),
+            self._opener(server, auth),
             start_timeout=self._timeouts.server_start,
             starts=starts,
             dice=self._dice,
             on_change=partial(self._changed, server.slug),
+            elicit=server.elicit,
+            login=auth,
         )
 
-    def _opener(self, server: ToolServer) -> OpenTransport:
+    def _auth(self, server: ToolServer) -> ServerAuth | None:
+        if server.url is None:
+            return None
+        from centuria.toolhost.oauth import ServerAuth, authorized
+
+        if not authorized(server):
+            return None
+        auth = ServerAuth(server, group=self._group, store=self._tokens, consent=self._consent)
+        self._auths[server.slug] = auth
+        return auth
+
+    def _opener(self, server: ToolServer, auth: ServerAuth | None) -> OpenTransport:
         from centuria.toolhost.http import http_transport
         from centuria.toolhost.stdio import stdio_transport
 
         def open_transport(wire: Wire) -> AbstractAsyncContextManager[TransportStreams]:
             if server.url is not None:
-                return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server))
+                return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server), auth=auth)
             assert self._warden is not None
             return stdio_transport(self._warden, argv_of(server), env=env_of(server), cwd=server.cwd, wire=wire)
 
@@ -143,6 +168,8 @@ class McpToolHost:
         }
         if left_out := self._left_out.get(slug):
             detail["left_out"] = dict(left_out)
+        if slug in self._auths:
+            detail["login"] = self._auths[slug].state
         if server.url is None:
             wire = session.wire
             warden = self._warden

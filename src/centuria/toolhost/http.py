@@ -33,7 +33,9 @@ _NEGOTIATION = range(-32099, -32019)
 
 
 @asynccontextmanager
-async def http_transport(server: ToolServer, *, connect: float, slots: int) -> AsyncIterator[TransportStreams]:
+async def http_transport(
+    server: ToolServer, *, connect: float, slots: int, auth: httpx2.Auth | None = None
+) -> AsyncIterator[TransportStreams]:
     """Open a session with `server.url`. Deadlines of calls are the caller's; only connecting has one here.
 
     The pool has no bound and no time-out of its own: slots bound the calls, and one that a server does not let go of
@@ -45,6 +47,7 @@ async def http_transport(server: ToolServer, *, connect: float, slots: int) -> A
             httpx2.AsyncClient(
                 transport=Firewall(httpx2.AsyncHTTPTransport(verify=_tls(), limits=limits)),
                 headers=dict(server.headers),
+                auth=auth,
                 timeout=httpx2.Timeout(connect, read=600.0, write=60.0, pool=None),
             )
         )
@@ -121,7 +124,10 @@ async def _refused(request: httpx2.Request, response: httpx2.Response) -> httpx2
         return httpx2.Response(response.status_code, headers=_plain(response.headers), content=body, request=request)
     wait = parse_retry_after(response.headers, time.time())
     data = {"kind": "http", "status": response.status_code, "retry_after": wait}
-    return _failed(request, response.status_code, message, {**data, "data": detail}, code=code)
+    refusal = _failed(request, response.status_code, message, {**data, "data": detail}, code=code)
+    if "www-authenticate" in response.headers:
+        refusal.headers["www-authenticate"] = response.headers["www-authenticate"]
+    return refusal
 
 
 async def _whole(request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:

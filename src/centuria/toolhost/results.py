@@ -57,6 +57,12 @@ def lost_in_transport(error: MCPError) -> bool:
     return _facts(error).get("kind") == "transport"
 
 
+def denied(error: MCPError) -> bool:
+    """Whether the server wants a login, or a better one."""
+    facts = _facts(error)
+    return facts.get("kind") == "http" and facts.get("status") in (401, 403)
+
+
 def trouble_of(server: str, error: MCPError) -> ToolError | None:
     """The exception that an error of the firewall's stands for; None: the server itself said no."""
     facts = _facts(error)

@@ -11,16 +11,18 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from enum import Enum
-from typing import Any
+from typing import Any, Protocol
 
 import mcp_types as types
 from mcp import Client, MCPError
 from mcp.client._transport import TransportStreams
 from pydantic import ValidationError
 
+from centuria import __version__
 from centuria.errors import OutcomeUnknown, ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
-from centuria.toolhost.results import lost_in_transport, result_of, trouble_of
+from centuria.toolhost.elicitation import Policy, elicitation
+from centuria.toolhost.results import denied, lost_in_transport, result_of, trouble_of
 from centuria.toolhost.stdio import Wire
 
 logger = logging.getLogger(__name__)
@@ -45,8 +47,18 @@ class Phase(Enum):
     STOPPED = "stopped"
 
 
+class Login(Protocol):
+    """What is wrong with our authorization ("" for nothing that is known), and whether that may pass."""
+
+    trouble: str
+    passing: bool
+
+
 class Session:
-    """A session with one server. `phase` says whether calls can be sent now, `reason` why not."""
+    """A session with one server. `phase` says whether calls can be sent now, `reason` why not.
+
+    `elicit` is what the server hears that asks a person; `login` knows what is wrong with our authorization.
+    """
 
     def __init__(
         self,
@@ -57,6 +69,8 @@ class Session:
         starts: asyncio.Semaphore,
         dice: Callable[[], float],
         on_change: Callable[[], None],
+        elicit: Policy = "decline",
+        login: Login | None = None,
     ) -> None:
         self.name = name
         self.phase = Phase.STARTING
@@ -70,6 +84,8 @@ class Session:
         self._starts = starts
         self._dice = dice
         self._on_change = on_change
+        self._elicit: Policy = elicit
+        self._login = login
         self._client: Client | None = None
         self._turned = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
@@ -134,7 +150,7 @@ class Session:
             wire = self.wire = Wire()
             async with (
                 asyncio.timeout(self._start_timeout) as deadline,
-                Client(self._open_transport(wire), mode="auto", cache=None) as client,
+                self._new_client(wire) as client,
             ):
                 self.tools = await list_tools(client)
                 deadline.reschedule(None)
@@ -152,6 +168,15 @@ class Session:
                     self._turn(Phase.RETURNING, "It closed the connection.")
                     deadline.reschedule(loop.time() + CLOSING)
 
+    def _new_client(self, wire: Wire) -> Client:
+        return Client(
+            self._open_transport(wire),
+            mode="auto",
+            cache=None,
+            client_info=types.Implementation(name="centuria", version=__version__),
+            elicitation_callback=elicitation(self._elicit),
+        )
+
     async def _serve(self, client: Client, wire: Wire) -> None:
         """Return when the session is to end; raise when it turns out to be dead."""
         while True:
@@ -163,7 +188,7 @@ class Session:
                 try:
                     await client.list_tools()
                 except MCPError as error:
-                    if error.code == types.CONNECTION_CLOSED or lost_in_transport(error):
+                    if error.code == types.CONNECTION_CLOSED or lost_in_transport(error) or denied(error):
                         raise
 
     def _why(self, error: BaseException | None, *, served: bool) -> str:
@@ -178,6 +203,9 @@ class Session:
             what = f"It ended with code {code}." if code >= 0 else f"It was killed by signal {-code}."
         elif error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED):
             what = "It closed the connection."
+        elif isinstance(error, MCPError) and denied(error):
+            what = self._login.trouble if self._login is not None else ""
+            what = what or f"It did not let us in: {error.message[:300]}."
         else:
             what = f"{type(error).__name__}: {str(error)[:300]}"
         last = self.wire.last_line[:300]
@@ -221,6 +249,12 @@ class Session:
         if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
             self.wire.lose()  # HTTP 404: the server has forgotten the session; the owner opens another
             raise ToolUnavailable(f"The session with {self.name} had expired.") from error
+        if denied(error) and self._login is not None and self._login.trouble:
+            self.wire.news.set()
+            text = f"The server {self.name} did not let us in, and nothing ran. {self._login.trouble}"
+            if self._login.passing:
+                raise ToolUnavailable(text) from error
+            return ToolResult(text, ToolEnd.UNAVAILABLE)
         if lost_in_transport(error):
             self.wire.news.set()
         trouble = trouble_of(self.name, error)
