@@ -103,7 +103,12 @@ class Launch:
         servers = self.job.servers
         variables = {value for server in servers for name, value in server.env.items() if secret_name(name)}
         headers = {value for server in servers for value in secrets_in(server.headers)}
-        return frozenset(own | variables | headers | secrets_in(self.endpoint.headers))
+        clients = {
+            server.auth.client_secret.value
+            for server in servers
+            if server.auth is not None and server.auth.client_secret is not None
+        }
+        return frozenset(own | variables | headers | clients | secrets_in(self.endpoint.headers))
 
     @property
     def priced(self) -> bool:
@@ -152,7 +157,8 @@ def _adapter() -> Any:
 
 def _without_keys(server: ToolServer, known: Set[str]) -> ToolServer:
     """A server without what could be a key; where it was reached by one, without its arguments and query."""
-    server = replace(server, env={}, headers={})
+    auth = replace(server.auth, client_secret=None) if server.auth is not None else None
+    server = replace(server, env={}, headers={}, auth=auth)
     texts = (server.command or "", server.url or "", *server.args)
     flags = (arg.partition("=")[0] for arg in server.args if arg.startswith("-"))
     told = any(value and value in text for value in known for text in texts) or any(
@@ -368,7 +374,7 @@ def _servers(saved: _Saved, env: Mapping[str, str], tools_file: Path | None) -> 
     missing = [slug for slug in saved.secret_servers if slug not in known]
     if missing:
         raise ConfigurationError(
-            f"The environment and headers of the tool servers {', '.join(missing)} are not kept in a run's folder.",
+            f"The environment, headers and secrets of the tool servers {', '.join(missing)} are not in a run's folder.",
             remedy="Give them again: centuria resume RUN --tools mcp.json, or --job job.toml.",
         )
     return tuple(servers.values())

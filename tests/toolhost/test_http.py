@@ -40,7 +40,7 @@ async def test_a_429_is_not_run_and_keeps_its_retry_after() -> None:
 
 
 async def test_a_refusal_by_the_server_is_an_answer() -> None:
-    async with RawHttp().serving() as server, host_of(web(server)) as host:
+    async with RawHttp().serving() as server, host_of(web(server, authorization="Bearer abc")) as host:
         result = await host.call("web__denied", {}, timeout=10)
         assert (result.end, result.text) == (ToolEnd.ERROR, "HTTP 401")
 

@@ -4,6 +4,7 @@ main.py      the parser and the way out: errors to one clear sentence, exit code
 running.py   run, map, resume: what starts work and shows it
 looking.py   show, runs, watch, cancel: what looks at runs, also from another process
 checking.py  doctor, tools, schema: what looks at settings before a run
+login.py     login, logout: what tool servers know us by
 torturing.py torture: what tries a server
 """
 

@@ -133,14 +133,18 @@ async def _probe(choice: ModelChoice) -> list[Finding]:
 
 
 def _server_finding(state: ServerState) -> Finding:
+    login = state.detail.get("login", "")
     if state.up:
-        text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}."
+        known = f", {login}" if login and login != "not logged in" else ""
+        text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}{known}."
         left_out = state.detail.get("left_out", {})
         return Finding(
             f"server {state.server}",
             True,
             " ".join([text, *(f"{name} is left out: {left_out[name]}" for name in left_out)]),
         )
+    if state.detail.get("needs_login"):
+        return Finding(f"server {state.server}", False, f"not up ({login}): {state.reason}", "Log in, then try again.")
     return Finding(
         f"server {state.server}",
         False,

@@ -266,7 +266,35 @@ def _add_checking(commands: Commands) -> None:
         "print the JSON schema of the job file",
         "centuria schema > job.schema.json",
     )
+    _add_logins(commands)
     _add_torture(commands)
+
+
+def _add_logins(commands: Commands) -> None:
+    login = _add(
+        commands,
+        "login",
+        "login:login",
+        "log in to a tool server, for the runs to come",
+        "centuria login github --tools mcp.json\n  centuria login --url https://mcp.example.com/mcp --no-browser",
+    )
+    _login_flags(login)
+    login.add_argument("--scopes", metavar="SCOPES", help="what to ask for (default: all that the server offers)")
+    login.add_argument("--no-browser", action="store_true", help="print the URL, open nothing")
+    login.add_argument(
+        "--timeout", metavar="SECONDS", type=float, default=300.0, help="how long to wait for you (default: 300)"
+    )
+    logout = _add(commands, "logout", "login:logout", "forget a login", "centuria logout github --tools mcp.json")
+    _login_flags(logout)
+
+
+def _login_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument("server", metavar="SERVER", nargs="?", help="its name in the file (default: the only one)")
+    where = command.add_mutually_exclusive_group()
+    where.add_argument("--tools", metavar="FILE", type=Path, help="MCP servers: the mcpServers JSON of any host")
+    where.add_argument("--job", metavar="FILE", type=Path, help="a job file")
+    where.add_argument("--url", metavar="URL", help="a server that is in no file")
+    command.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _add_torture(commands: Commands) -> None:

@@ -10,8 +10,9 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from centuria.config.authorization import shape_of
 from centuria.config.problems import Problems, quoted
 from centuria.config.reading import SMALL, expand, parse_json, read_text, shown, without_comments
 from centuria.config.servers import process, remote, with_slugs
@@ -95,14 +96,15 @@ def _is_off(entry: Any) -> bool:
 def _server(
     name: str, entry: Mapping[str, Any], folder: Path, env: Mapping[str, str], inputs: Mapping[str, str]
 ) -> ToolServer:
-    server = ToolServer(slug="", name=name)
+    server = ToolServer(slug="", name=name, elicit=_elicit(entry))
     if _kind(entry) == "stdio":
         command, args = _text(entry, "command"), _texts(entry, "args")
         cwd = _text(entry, "cwd") if entry.get("cwd") is not None else None
         server = process(server, command, args, _mapping(entry, "env"), cwd, folder=folder, env=env, inputs=inputs)
         return replace(server, env={**_env_file(entry, folder, env), **server.env})
     url = _text(entry, _url_key(entry))
-    return remote(server, url, _mapping(entry, "headers"), folder=folder, env=env, inputs=inputs)
+    auth = shape_of(entry.get("auth", entry.get("oauth")))
+    return remote(server, url, _mapping(entry, "headers"), auth, folder=folder, env=env, inputs=inputs)
 
 
 def _env_file(entry: Mapping[str, Any], folder: Path, env: Mapping[str, str]) -> dict[str, str]:
@@ -116,6 +118,13 @@ def _env_file(entry: Mapping[str, Any], folder: Path, env: Mapping[str, str]) ->
         raise JobError(f"envFile: {error.message}", remedy=error.remedy) from None
     found = (_ENV_LINE.fullmatch(line.strip()) for line in text.splitlines())
     return {line["name"]: line["quoted"] or line["plain"] or "" for line in found if line}
+
+
+def _elicit(entry: Mapping[str, Any]) -> Literal["decline", "defaults"]:
+    said = entry.get("elicit", "decline")
+    if said not in ("decline", "defaults"):
+        raise JobError("has an `elicit` that is not known.", remedy='Write "decline" or "defaults".')
+    return "defaults" if said == "defaults" else "decline"
 
 
 def _url_key(entry: Mapping[str, Any]) -> str:

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from centuria.config.authorization import authorization
 from centuria.config.problems import Problems, did_you_mean, quoted, where
 from centuria.config.reading import expand
-from centuria.config.shape import ToolShape
+from centuria.config.shape import AuthShape, ToolShape
 from centuria.core.names import slug_of, slugs_of
 from centuria.errors import JobError
 from centuria.settings import ToolServer
@@ -23,7 +24,7 @@ BUILTINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 _OPTIONS = tuple(option for _, options in BUILTINS.values() for option in options)
 _OF_COMMAND = ("args", "env", "cwd")
-_OF_URL = ("headers",)
+_OF_URL = ("headers", "auth")
 
 
 def servers_from(
@@ -103,7 +104,7 @@ def _server(
     elif shape.command is not None:
         server = process(server, shape.command, shape.args, shape.env, shape.cwd, folder=folder, env=env)
     elif shape.url is not None:
-        server = remote(server, shape.url, shape.headers, folder=folder, env=env)
+        server = remote(server, shape.url, shape.headers, shape.auth, folder=folder, env=env)
     return replace(server, **tuning)
 
 
@@ -122,7 +123,9 @@ def _check_keys(shape: ToolShape, kind: str | None) -> None:
 def _tuning(shape: ToolShape) -> dict[str, Any]:
     """What was written about how a server is used."""
     tuning: dict[str, Any] = {
-        key: getattr(shape, key) for key in ("limit", "required", "timeout", "slug") if getattr(shape, key) is not None
+        key: getattr(shape, key)
+        for key in ("limit", "required", "timeout", "slug", "elicit")
+        if getattr(shape, key) is not None
     }
     for key in ("allow", "ask", "trusted"):
         if getattr(shape, key) is not None:
@@ -193,6 +196,7 @@ def remote(
     server: ToolServer,
     url: str,
     headers: Mapping[str, str],
+    auth: AuthShape | None,
     *,
     folder: Path,
     env: Mapping[str, str],
@@ -209,7 +213,14 @@ def remote(
             raise JobError(
                 f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
             )
-    return replace(server, url=_checked_url(fill(url, "url"), "url"), headers=filled)
+    if auth is not None and any(name.lower() == "authorization" for name in filled):
+        raise JobError("has `auth` and an Authorization header.", remedy="Keep one of them.")
+    return replace(
+        server,
+        url=_checked_url(fill(url, "url"), "url"),
+        headers=filled,
+        auth=authorization(auth, folder=folder, env=env) if auth is not None else None,
+    )
 
 
 def _checked_url(url: str, key: str) -> str:

@@ -199,6 +199,31 @@ class TimeoutsShape(Shape):
     """How long a tool call waits for a yes; after that it is refused."""
 
 
+class AuthShape(Shape):
+    """How a server over HTTP lets us in (OAuth), as far as it does not tell; see docs/authorization.md."""
+
+    grant: Literal["authorization_code", "client_credentials"] = "authorization_code"
+    """A person who logs in (`centuria login`), or the program itself by `client_id` and a secret or key."""
+    client_id: Name | None = None
+    """Who we are at the authorization server; by default we register there."""
+    client_secret: Name | None = None
+    """A reference to a variable, `"${NAME}"`, never the secret itself."""
+    method: Literal["client_secret_basic", "client_secret_post"] | None = None
+    """How the secret is sent; by default as the authorization server says."""
+    private_key: File | None = None
+    """client_credentials: a PEM file, in place of a secret."""
+    algorithm: Literal["ES256", "ES384", "ES512", "RS256", "RS384", "RS512", "PS256", "EdDSA"] = "ES256"
+    """client_credentials: how the key signs."""
+    issuer: File | None = None
+    """The one authorization server that may have our credentials; by default whichever the server names."""
+    scopes: Names = []
+    """What is asked for; by default all that the server offers."""
+    client_metadata_url: File | None = None
+    """A client ID metadata document that describes us, where the authorization server takes one."""
+    redirect_port: Annotated[int, Field(ge=1, le=65_535)] | None = None
+    """The port of this machine that the browser comes back to; by default any that is free."""
+
+
 class ToolShape(Shape):
     """One tool server: exactly one of `builtin`, `command`, `url`; or none, to tune a server of `tools_file`."""
 
@@ -209,6 +234,9 @@ class ToolShape(Shape):
     cwd: File | None = None
     url: File | None = None
     headers: dict[str, str] = {}
+    auth: AuthShape | None = None
+    elicit: Literal["decline", "defaults"] | None = None
+    """What a server hears that asks a person for something in mid-call: no, or its form's defaults."""
     limit: Count | None = None
     """Calls of this server at once."""
     tool_limits: dict[str, Count] = {}

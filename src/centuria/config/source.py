@@ -15,11 +15,12 @@ _ONLY_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[^}]*\})+")
 _KEY = re.compile(r"(?:sk|pk|rk|ghp|gho|xox[a-z]|glpat|key|token)[-_][A-Za-z0-9_\-]{12,}|eyJ[A-Za-z0-9_\-]{20,}.*")
 #: What an argument after it, or behind its `=`, is.
 _SECRET_FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:token|key|secret|password|passwd|pwd|pat|auth|authorization)")
+_SECRET_KEYS = frozenset({"env", "headers", "client_secret"})
 _IN_URL = re.compile(r"(https?://)[^/@\s]*@|(\?)[^\s#]*")
 
 
 def without_secrets(raw: Mapping[str, Any], *, file: str) -> dict[str, Any]:
-    """A copy in which values of `env` and `headers` are masked, unless they only refer to the environment.
+    """A copy in which `client_secret` and values of `env` and `headers` are masked, unless they refer to variables.
 
     Raises `JobError` for what JSON cannot hold.
     """
@@ -36,7 +37,7 @@ def without_secrets(raw: Mapping[str, Any], *, file: str) -> dict[str, Any]:
 
 def _masked(value: Any, *, secret: bool) -> Any:
     if isinstance(value, dict):
-        return {key: _masked(item, secret=secret or key in ("env", "headers")) for key, item in value.items()}
+        return {key: _masked(item, secret=secret or key in _SECRET_KEYS) for key, item in value.items()}
     if isinstance(value, list):
         flagged = [False, *(isinstance(item, str) and _SECRET_FLAG.fullmatch(item) is not None for item in value)]
         return [_masked(item, secret=secret or after) for item, after in zip(value, flagged, strict=False)]

@@ -5,6 +5,7 @@ scripted    a model that answers from a script
 tools       a tool host of Python functions
 mcp         an MCP server with seeded faults, over stdio and streamable HTTP
 journal     a journal without a disk, whose commits can be held back or made to fail
+oauth       an MCP server that wants a login, with its authorization server
 clock       virtual time for asyncio
 torture     a table of faults for any client, and checks for any server
 
@@ -22,6 +23,7 @@ _PUBLIC = {
     "Cut": "replies",
     "Document": "replies",
     "FakeMcp": "mcp",
+    "FakeOAuth": "oauth",
     "FakeUpstream": "upstream",
     "HttpError": "replies",
     "Late": "replies",
@@ -48,6 +50,7 @@ __all__ = [
     "Cut",
     "Document",
     "FakeMcp",
+    "FakeOAuth",
     "FakeUpstream",
     "HttpError",
     "Late",

@@ -126,6 +126,13 @@ class McpToolHost:
         self._auths[server.slug] = auth
         return auth
 
+    async def log_in(self, slug: str) -> int:
+        """Ask a person to log in to a server that did not want it yet. Returns how often a person was asked so far."""
+        auth = self._auths[slug]
+        if not auth.consents:
+            await auth.log_in()
+        return auth.consents
+
     def _opener(self, server: ToolServer, auth: ServerAuth | None) -> OpenTransport:
         from centuria.toolhost.http import http_transport
         from centuria.toolhost.stdio import stdio_transport
@@ -169,7 +176,8 @@ class McpToolHost:
         if left_out := self._left_out.get(slug):
             detail["left_out"] = dict(left_out)
         if slug in self._auths:
-            detail["login"] = self._auths[slug].state
+            auth = self._auths[slug]
+            detail |= {"login": auth.state, "needs_login": auth.needs_login}
         if server.url is None:
             wire = session.wire
             warden = self._warden

@@ -67,6 +67,7 @@ class ServerAuth(httpx2.Auth):
     ) -> None:
         self.trouble = ""
         self.passing = False  # whether the trouble may go by itself
+        self.needs_login = False  # whether a person could mend it
         self.consents = 0
         self._server = server
         self._settings = server.auth or Authorization()
@@ -152,9 +153,10 @@ class ServerAuth(httpx2.Auth):
         except Exception as error:  # the edge: it costs this server alone
             self.trouble = " ".join(self._words(error).split())
             passing = isinstance(error, TimeoutError | httpx2.TransportError | ToolUnavailable)
+            self.needs_login = isinstance(error, PersonNeeded | _NeedsScopes) and not self._own
             self.passing = passing or (isinstance(error, GrantRefused) and not error.final)
         else:
-            self.trouble = ""
+            self.trouble, self.passing, self.needs_login = "", False, False
         finally:
             self._flight = None
 
