@@ -20,7 +20,7 @@ from centuria.settings import Authorization, Secret, ToolServer
 from centuria.testing.oauth import FakeOAuth
 from centuria.toolhost.flows import OAuthFlowError, check_url
 from centuria.toolhost.loopback import Loopback
-from centuria.toolhost.oauth import ServerAuth, authorized
+from centuria.toolhost.oauth import MAX_CONSENTS, ServerAuth, authorized
 from centuria.toolhost.tokens import Grant, TokenStore, store_of
 from tests.toolhost.kit import host_of
 from tests.toolhost.oauth_kit import browse, call, hosting, log_in, nobody, server_of, until, visit
@@ -292,24 +292,22 @@ async def test_an_authorization_server_that_is_ill_costs_no_login(tmp_path: Path
         assert oauth.events["authorize"] == 1
 
 
-async def test_a_server_that_takes_no_token_is_not_renewed_for_ever(tmp_path: Path) -> None:
-    async with FakeOAuth() as oauth:
+async def test_a_server_that_takes_no_token_is_not_asked_for_ever(tmp_path: Path) -> None:
+    async with FakeOAuth() as oauth, asyncio.TaskGroup() as group:
         await log_in(server_of(oauth), tmp_path)
-        async with hosting(server_of(oauth), tmp_path):
-            pass
-
-        class Deaf(FakeOAuth):
-            def _mcp(self, headers, message):  # type: ignore[no-untyped-def]
-                return super()._mcp({}, message)
-
-    async with Deaf() as oauth, asyncio.TaskGroup() as group:
-        await log_in(server_of(oauth), tmp_path)
+        oauth.deaf = True
         auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path))
         async with httpx2.AsyncClient(auth=auth) as client:
             for _ in range(5):
                 assert (await client.post(oauth.url, json={"id": 1, "method": "x"})).status_code == 401
-        assert oauth.events["token refresh_token"] <= 1
-        assert oauth.events["authorize"] <= 3
+        assert oauth.events["token refresh_token"] == 1
+        async with Loopback(browse, seconds=20) as person:
+            auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path), consent=person)
+            async with httpx2.AsyncClient(auth=auth) as client:
+                for _ in range(5):
+                    assert (await client.post(oauth.url, json={"id": 1, "method": "x"})).status_code == 401
+        assert oauth.events["authorize"] == 1 + MAX_CONSENTS
+        assert "not content" in auth.trouble
 
 
 # -- more rights, other clients --------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import random
+from urllib.parse import urlsplit
 
 from centuria.config import load_job, read_mcp_json
 from centuria.config.problems import did_you_mean, quoted
@@ -88,10 +89,10 @@ def _check(server: ToolServer) -> None:
             f"{server.name} is a process of this machine: there is no login.",
             remedy="Give it what it needs in its `env`.",
         )
-    if any(name.lower() == "authorization" for name in server.headers):
+    if any(name.lower() == "authorization" for name in server.headers) or "@" in urlsplit(server.url).netloc:
         raise ConfigurationError(
-            f"{server.name} has an Authorization header, which is what it is let in by.",
-            remedy="Remove the header to log in instead.",
+            f"{server.name} has an Authorization header, or a password in its URL, and is let in by that.",
+            remedy="Remove it to log in instead.",
         )
     if server.auth is not None and server.auth.grant == "client_credentials":
         raise ConfigurationError(

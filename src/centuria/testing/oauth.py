@@ -58,6 +58,7 @@ class FakeOAuth:
 
     `life` is the seconds that an access token says it lives (None: it does not say). `metadata` replaces members of the
     authorization server's metadata, `resource` of the server's; `iss` is what its redirects say in place of the issuer.
+    `open`: it asks for no login and knows of none; `deaf`: no token is good enough.
     `refuse` is a status with which the token endpoint answers everything; `gate`, where it is not set, holds it.
     `clients` are known beforehand: id to secret. `events` counts requests by kind, `asked` are the queries of logins,
     `granted` the bodies of token requests with the method by which the client showed itself.
@@ -68,6 +69,8 @@ class FakeOAuth:
         self.metadata: dict[str, Any] = {}
         self.resource: dict[str, Any] = {}
         self.iss: str | None = None
+        self.open = False
+        self.deaf = False
         self.refuse: int | None = None
         self.gate = asyncio.Event()
         self.gate.set()
@@ -146,6 +149,8 @@ class FakeOAuth:
 
     async def _route(self, method: str, target: str, headers: Mapping[str, str], body: str) -> _Reply:
         parts = urlsplit(target)
+        if self.open and parts.path != "/mcp":
+            return _Reply(404)
         match method, parts.path:
             case "GET", "/.well-known/oauth-protected-resource/mcp":
                 self.events["resource metadata"] += 1
@@ -269,7 +274,9 @@ class FakeOAuth:
     def _mcp(self, headers: Mapping[str, str], message: Mapping[str, Any]) -> _Reply:
         self.events["mcp"] += 1
         bearer = headers.get("authorization", "").removeprefix("Bearer ")
-        family = next((family for family in self._families if family.alive and bearer in family.access), None)
+        alive = [family for family in self._families if family.alive and not self.deaf]
+        family = next((family for family in alive if bearer in family.access), None)
+        family = _Family("", "write") if self.open else family
         metadata = f'resource_metadata="{self.issuer}/.well-known/oauth-protected-resource/mcp"'
         if family is None:
             return _Reply(401, {"error": "invalid_token"}, {"WWW-Authenticate": f"Bearer {metadata}"})

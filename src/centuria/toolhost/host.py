@@ -149,10 +149,12 @@ class McpToolHost:
         for slug, session in self._sessions.items():
             server = self._servers[slug]
             if server.required and not session.up:
+                auth = self._auths.get(slug)
                 where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
+                first = "Log in" if auth is not None and auth.needs_login else f"Check {where}"
                 raise ConfigurationError(
                     f"The required tool server {server.name} did not start: {session.reason}{_sse_remark(server)}",
-                    remedy=f"Check {where}, or set `required = false` to go on without it.",
+                    remedy=f"{first}, or set `required = false` to go on without it.",
                 )
 
     # -- the catalogue ------------------------------------------------------------------------------------------------
