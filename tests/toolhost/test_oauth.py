@@ -148,6 +148,18 @@ async def test_a_named_issuer_is_the_only_one_that_is_asked(tmp_path: Path) -> N
         assert not oauth.asked and not oauth.events["register"]
 
 
+@pytest.mark.parametrize("client", ["registered", "set"])
+async def test_what_one_authorization_server_gave_is_shown_to_no_other(tmp_path: Path, client: str) -> None:
+    async with FakeOAuth(clients={"me": ""}) as oauth, FakeOAuth(clients={"me": ""}) as other:
+        server = server_of(oauth, auth=Authorization(client_id="me") if client == "set" else None)
+        assert await log_in(server, tmp_path) == ""
+        async with hosting(server, tmp_path) as host:
+            oauth.end_access()
+            oauth.resource = {"authorization_servers": [other.issuer]}
+            assert "centuria login web" in await call(host)
+        assert set(other.events) == {"metadata"} and not oauth.events["token refresh_token"]
+
+
 async def test_without_pkce_nobody_logs_in(tmp_path: Path) -> None:
     async with FakeOAuth() as oauth:
         oauth.metadata = {"code_challenge_methods_supported": ["plain"]}

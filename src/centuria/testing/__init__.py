@@ -78,6 +78,7 @@ if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are o
     from centuria.testing.journal import MemoryJournal
     from centuria.testing.limits import RateLimits
     from centuria.testing.mcp import FakeMcp, fake_mcp_command
+    from centuria.testing.oauth import FakeOAuth
     from centuria.testing.replies import (
         Calls,
         Cut,
