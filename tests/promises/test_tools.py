@@ -72,24 +72,29 @@ async def test_of_a_hundred_agents_on_a_server_killed_twice_only_what_was_in_fli
         NOWHERE,
         rows=100,
         rehearsal=script([nonce(1)], [nonce(2)], [nonce(3)]),
-        tools={"fake": table("slow=0.03", books=books, limit=10)},
+        tools={"fake": table("slow=0.2", books=books, limit=20)},
     )
     moments: list[float] = []
     killed: set[int] = set()
-    ended = 0
+    ended = lost = 0
     async with swarm(tmp_path, rehearse=True) as hundred:
         async for item in hundred.stream(job):
             if not isinstance(item, Record) or not isinstance(item.event, CallClosed):
                 continue
             moments.append(item.at)
             ended += item.event.result is not None
-            if len(killed) < min(2, ended // 80) and (pid := Books.read(books).pids[-1]) not in killed:
-                killed.add(pid)
-                os.kill(pid, signal.SIGKILL)
+            if len(killed) >= min(2, ended // 60):
+                continue
+            seen = Books.read(books)
+            unanswered = seen.seen["run"] - seen.seen["answer"]
+            if seen.pids[-1] not in killed and unanswered >= lost + 5:  # some are in flight at this moment
+                killed.add(seen.pids[-1])
+                lost = unanswered
+                os.kill(seen.pids[-1], signal.SIGKILL)
     assert len(killed) == 2
     calls = tool_calls(the_run(tmp_path))
     unknown = [closed for _, closed in calls if closed.result is not None and closed.result.end is ToolEnd.UNKNOWN]
-    assert 1 <= len(unknown) <= 20  # ten at a time were in flight
+    assert 2 <= len(unknown) <= 40  # twenty at a time were in flight
     answered = [
         (opened, closed) for opened, closed in calls if closed.result is not None and closed.result.end is ToolEnd.OK
     ]
@@ -120,9 +125,11 @@ async def test_every_deadline_holds_on_a_server_that_is_stopped(tmp_path: Path) 
         os.kill(Books.read(books).pids[0], signal.SIGSTOP)
         report = await running
     assert census(report) == {"ok": 20}
-    ends = [closed for _, closed in tool_calls(report.folder)]
-    assert Counter(closed.result.end for closed in ends if closed.result) == {ToolEnd.TIMEOUT: 40}
-    assert all(2.0 <= closed.total_s < 2.3 for closed in ends), sorted(closed.total_s for closed in ends)
+    attempts = [closed for _, closed in tool_calls(report.folder)]
+    ends = [closed.result.end for closed in attempts if closed.result is not None]
+    assert len(ends) == 40
+    assert set(ends) <= {ToolEnd.TIMEOUT, ToolEnd.UNAVAILABLE}, "what never left for the full pipe did surely not run"
+    assert all(2.0 <= closed.total_s < 2.3 for closed in attempts), sorted(closed.total_s for closed in attempts)
     assert left_after(Books.read(books).pids, 2.0) == []
 
 
