@@ -19,11 +19,18 @@ from centuria.toolhost import McpToolHost
 from centuria.toolhost.loopback import Loopback
 from centuria.toolhost.tokens import TokenStore
 
-SCENARIO = os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
-CONTEXT: Mapping[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
-
 #: What a tool is called with where the scenario does not say.
 ARGUMENTS: Mapping[str, Mapping[str, Any]] = {"add_numbers": {"a": 5, "b": 3}}
+
+
+def scenario() -> str:
+    return os.environ.get("MCP_CONFORMANCE_SCENARIO", "")
+
+
+def context() -> Mapping[str, Any]:
+    """What the client is to know."""
+    known: Mapping[str, Any] = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    return known
 
 
 def browse(url: str) -> None:
@@ -33,14 +40,15 @@ def browse(url: str) -> None:
 
 def authorization(folder: Path) -> Authorization:
     """What an operator would have written into `auth`, from what the suite says of its client."""
-    known: dict[str, Any] = {"client_id": CONTEXT.get("client_id"), "issuer": CONTEXT.get("issuer")}
-    if "client_secret" in CONTEXT:
-        known["client_secret"] = Secret(CONTEXT["client_secret"])
-    if "private_key_pem" in CONTEXT:
+    said = context()
+    known: dict[str, Any] = {"client_id": said.get("client_id"), "issuer": said.get("issuer")}
+    if "client_secret" in said:
+        known["client_secret"] = Secret(said["client_secret"])
+    if "private_key_pem" in said:
         known["private_key"] = folder / "key.pem"
-        known["private_key"].write_text(CONTEXT["private_key_pem"])
-        known["algorithm"] = CONTEXT["signing_algorithm"]
-    if SCENARIO.startswith("auth/client-credentials"):
+        known["private_key"].write_text(said["private_key_pem"])
+        known["algorithm"] = said["signing_algorithm"]
+    if scenario().startswith("auth/client-credentials"):
         known["grant"] = "client_credentials"
     return Authorization(client_metadata_url="https://conformance-test.local/client-metadata.json", **known)
 
@@ -48,7 +56,7 @@ def authorization(folder: Path) -> Authorization:
 @asynccontextmanager
 async def connected(url: str) -> AsyncIterator[McpToolHost]:
     with tempfile.TemporaryDirectory() as folder:
-        auth = authorization(Path(folder)) if SCENARIO.startswith("auth/") else None
+        auth = authorization(Path(folder)) if scenario().startswith("auth/") else None
         server = ToolServer("suite", "suite", url=url, auth=auth, elicit="defaults")
         async with (
             Loopback(browse, seconds=10) as person,
@@ -70,14 +78,19 @@ async def call(host: McpToolHost, tool: str, arguments: Mapping[str, Any]) -> No
         print(tool, repr(error))
 
 
-async def main(url: str) -> None:
+def play(url: str) -> None:
+    """Play the scenario of this process's environment against the server at `url`."""
+    asyncio.run(_play(url))
+
+
+async def _play(url: str) -> None:
     async with connected(url) as host:
         print(*host.servers())
         schemas = {tool.tool: tool.schema for tool in host.catalogue()}
-        if SCENARIO == "json-schema-2020-12-preservation":
+        if scenario() == "json-schema-2020-12-preservation":
             await call(host, "json_schema_echo", {"schema": schemas["json_schema_2020_12_tool"]})
-        elif "toolCalls" in CONTEXT:
-            for planned in CONTEXT["toolCalls"]:
+        elif "toolCalls" in context():
+            for planned in context()["toolCalls"]:
                 await call(host, planned["name"], planned["arguments"])
         else:
             async with asyncio.TaskGroup() as group:
