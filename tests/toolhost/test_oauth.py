@@ -25,6 +25,8 @@ from centuria.toolhost.tokens import Grant, TokenStore, store_of
 from tests.toolhost.kit import host_of
 from tests.toolhost.oauth_kit import browse, call, hosting, log_in, nobody, server_of, until, visit
 
+PING = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
+
 
 async def test_a_login_is_made_once_and_serves_the_runs_after_it(tmp_path: Path) -> None:
     async with FakeOAuth() as oauth:
@@ -99,6 +101,15 @@ async def test_an_answer_that_is_no_token_is_not_quoted(tmp_path: Path, caplog: 
         reason = await log_in(server_of(oauth), tmp_path)
         assert "is no token" in reason
         assert not [secret for secret in oauth.secrets if secret in reason + caplog.text]
+
+
+async def test_a_registration_that_is_none_is_not_quoted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    async with FakeOAuth() as oauth:
+        oauth.registered = {"client_id": {}, "client_secret": ["hush-7319"]}
+        reason = await log_in(server_of(oauth), tmp_path)
+        assert "not valid" in reason and not oauth.asked
+        assert "hush-7319" not in reason + caplog.text
 
 
 # -- what must not get through ---------------------------------------------------------------------------------------
@@ -233,9 +244,8 @@ async def test_a_token_that_is_about_to_end_is_renewed_before_it_is_sent(tmp_pat
         kept = TokenStore(tmp_path).read(server_of(oauth))
         assert kept is not None and kept.expires is not None
         async with httpx2.AsyncClient(auth=auth) as client:
-            ping = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
             for now[0], renewals in ((kept.expires - 31, 0), (kept.expires - 29, 1), (kept.expires - 29, 1)):
-                answers = await asyncio.gather(*(client.post(oauth.url, json=ping) for _ in range(20)))
+                answers = await asyncio.gather(*(client.post(oauth.url, json=PING) for _ in range(20)))
                 assert {answer.status_code for answer in answers} == {200}
                 assert oauth.events["token refresh_token"] == renewals
             # The renewed one is kept with its own end.
@@ -253,23 +263,47 @@ async def test_two_processes_renew_a_rotating_token_once(tmp_path: Path) -> None
         assert oauth.events["token refresh_token"] == 3  # one that was used again would have ended the grant
 
 
-async def test_a_caller_that_gives_up_does_not_take_the_new_token_along(tmp_path: Path) -> None:
+async def test_a_refresh_token_that_is_not_rotated_serves_again(tmp_path: Path) -> None:
     async with FakeOAuth() as oauth:
+        oauth.rotate = False
+        await log_in(server_of(oauth), tmp_path)
+        for _ in range(2):
+            async with hosting(server_of(oauth), tmp_path) as host:
+                oauth.end_access()
+                assert await call(host, text="hi") == "hi"
+        assert oauth.events["token refresh_token"] == 2 and oauth.events["authorize"] == 1
+
+
+async def test_a_caller_that_gives_up_does_not_take_the_new_token_along(tmp_path: Path) -> None:
+    async with FakeOAuth() as oauth, asyncio.TaskGroup() as group:
         await log_in(server_of(oauth), tmp_path)
         before = TokenStore(tmp_path).read(server_of(oauth))
-        async with hosting(server_of(oauth), tmp_path) as host:
+        auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path))
+        async with httpx2.AsyncClient(auth=auth) as client:
             oauth.end_access()
             oauth.gate.clear()
-            giving_up = asyncio.create_task(call(host))
+            giving_up = asyncio.create_task(client.post(oauth.url, json=PING))
             await until(lambda: oauth.events["token refresh_token"] == 1)
             giving_up.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await giving_up
             oauth.gate.set()
-            assert await call(host, text="hi") == "hi"
+            assert (await client.post(oauth.url, json=PING)).status_code == 200
         kept = TokenStore(tmp_path).read(server_of(oauth))
         assert oauth.events["token refresh_token"] == 1
         assert kept is not None and before is not None and kept.access != before.access
+
+
+async def test_a_grant_that_ended_and_was_revoked_is_tried_once(tmp_path: Path) -> None:
+    async with FakeOAuth() as oauth, asyncio.TaskGroup() as group:
+        await log_in(server_of(oauth), tmp_path)
+        oauth.revoke()
+        auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path), clock=lambda: 1e12)
+        async with httpx2.AsyncClient(auth=auth) as client:
+            answers = await asyncio.gather(*(client.post(oauth.url, json=PING) for _ in range(20)))
+            answers.append(await client.post(oauth.url, json=PING))
+        assert {answer.status_code for answer in answers} == {401}
+        assert oauth.events["token refresh_token"] == 1 and auth.needs_login
 
 
 async def test_a_grant_that_was_revoked_needs_a_login_and_is_not_tried_again(tmp_path: Path) -> None:
@@ -311,13 +345,13 @@ async def test_a_server_that_takes_no_token_is_not_asked_for_ever(tmp_path: Path
         auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path))
         async with httpx2.AsyncClient(auth=auth) as client:
             for _ in range(5):
-                assert (await client.post(oauth.url, json={"id": 1, "method": "x"})).status_code == 401
-        assert oauth.events["token refresh_token"] == 1
+                assert (await client.post(oauth.url, json=PING)).status_code == 401
+        assert oauth.events["token refresh_token"] == 1 and oauth.events["metadata"] == 2
         async with Loopback(browse, seconds=20) as person:
             auth = ServerAuth(server_of(oauth), group=group, store=TokenStore(tmp_path), consent=person)
             async with httpx2.AsyncClient(auth=auth) as client:
                 for _ in range(5):
-                    assert (await client.post(oauth.url, json={"id": 1, "method": "x"})).status_code == 401
+                    assert (await client.post(oauth.url, json=PING)).status_code == 401
         assert oauth.events["authorize"] == 1 + MAX_CONSENTS
         assert "not content" in auth.trouble
 

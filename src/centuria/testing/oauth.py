@@ -58,6 +58,7 @@ class FakeOAuth:
 
     `life` is the seconds that an access token says it lives (None: it does not say). `metadata` replaces members of the
     authorization server's metadata, `resource` of the server's; `iss` is what its redirects say in place of the issuer.
+    `rotate` False: a refresh token serves again and again. `registered` replaces members of what a registration gives.
     `open`: it asks for no login and knows of none; `deaf`: no token is good enough.
     `refuse` is a status with which the token endpoint answers everything; `gate`, where it is not set, holds it.
     `clients` are known beforehand: id to secret. `events` counts requests by kind, `asked` are the queries of logins,
@@ -69,6 +70,8 @@ class FakeOAuth:
         self.metadata: dict[str, Any] = {}
         self.resource: dict[str, Any] = {}
         self.iss: str | None = None
+        self.rotate = True
+        self.registered: dict[str, Any] = {}
         self.open = False
         self.deaf = False
         self.refuse: int | None = None
@@ -189,7 +192,8 @@ class FakeOAuth:
         client = f"client-{len(self._redirects)}"
         self._clients[client] = ""
         self._redirects[client] = set(wanted["redirect_uris"])
-        return _Reply(201, {**wanted, "client_id": client, "token_endpoint_auth_method": "none"})
+        known = {"client_id": client, "token_endpoint_auth_method": "none", **self.registered}
+        return _Reply(201, {**wanted, **known})
 
     def _authorize(self, query: dict[str, str]) -> _Reply:
         self.events["authorize"] += 1
@@ -256,7 +260,7 @@ class FakeOAuth:
         access = self._secret("access")
         family.access.add(access)
         answer: dict[str, Any] = {"access_token": access, "token_type": "Bearer", "scope": family.scope}
-        if refresh:
+        if refresh and (self.rotate or not family.refresh):
             family.refresh = answer["refresh_token"] = self._secret("refresh")
         if self.life is not None:
             answer["expires_in"] = self.life
