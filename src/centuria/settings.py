@@ -28,7 +28,7 @@ class Endpoint:
 
     `context` is the window in tokens. `thinks`: reasoning spends the answer's tokens (floor 4,096 instead of 1,024).
     `limit_field` is the name of the request's cap on output tokens. `sampling` goes into the body as it is; presets
-    of models with fixed sampling leave it empty.
+    of models with fixed sampling leave it empty. `dialect` names what it takes as a function's schema (`core.schemas`).
     """
 
     provider: str
@@ -40,6 +40,7 @@ class Endpoint:
     limit_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     sampling: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
+    dialect: str = "plain"
 
 
 @dataclass(frozen=True, slots=True)

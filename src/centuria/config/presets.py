@@ -12,7 +12,8 @@ LimitField = Literal["max_tokens", "max_completion_tokens"]
 @dataclass(frozen=True, slots=True)
 class Preset:
     """A provider. `hosts` are its own; `keys` the variables that hold its key, the first one preferred; `url_variable`
-    holds another base URL; `shape` is how its keys begin ("" = not known); `models` how the names of its models begin.
+    holds another base URL; `shape` is how its keys begin ("" = not known); `models` how the names of its models begin;
+    `dialect` is what it takes as a function's schema, unless the model's own maker says more (`DIALECTS_OF_MODELS`).
     """
 
     name: str
@@ -30,6 +31,7 @@ class Preset:
     paths: tuple[str, ...] = ()
     needs_key: bool = True
     get_key: str = ""
+    dialect: str = "plain"
 
 
 PRESETS: tuple[Preset, ...] = (
@@ -48,6 +50,7 @@ PRESETS: tuple[Preset, ...] = (
         url_variable="MOONSHOT_BASE_URL",
         models=("kimi-", "moonshot-"),
         get_key="https://platform.moonshot.ai/console/api-keys",
+        dialect="kimi",
     ),
     # A gateway to the models of many providers; www.holysheep.ai.
     Preset(
@@ -77,6 +80,7 @@ PRESETS: tuple[Preset, ...] = (
         url_variable="OPENAI_BASE_URL",
         models=("gpt-", "o1", "o3", "o4", "chatgpt-"),
         get_key="https://platform.openai.com/api-keys",
+        dialect="openai",
     ),
     # platform.claude.com/docs/en/cli-sdks-libraries/libraries/openai-sdk: the OpenAI-compatible layer. Other
     # programs set ANTHROPIC_BASE_URL for the native API, so it is not read here.
@@ -92,6 +96,7 @@ PRESETS: tuple[Preset, ...] = (
         shape="sk-ant-",
         models=("claude-",),
         get_key="https://console.anthropic.com/settings/keys",
+        dialect="anthropic",
     ),
     # ai.google.dev/gemini-api/docs/openai; the models think by default.
     Preset(
@@ -105,6 +110,7 @@ PRESETS: tuple[Preset, ...] = (
         True,
         models=("gemini-",),
         get_key="https://aistudio.google.com/apikey",
+        dialect="gemini",
     ),
     # api-docs.deepseek.com: both forms of the base URL work; deepseek-chat and deepseek-reasoner ended in July 2026.
     Preset(
@@ -120,6 +126,7 @@ PRESETS: tuple[Preset, ...] = (
         models=("deepseek-",),
         paths=("", "/v1", "/beta"),
         get_key="https://platform.deepseek.com/api_keys",
+        dialect="deepseek",
     ),
     # openrouter.ai/docs/quickstart; names are "maker/model".
     Preset(
@@ -214,6 +221,19 @@ FAMILIES: tuple[Family, ...] = (
     Family("deepseek-", 1_000_000, True),
 )
 
+#: How a model's name begins -> the dialect of its maker, who may be behind a gateway; "maker/" before it is ignored.
+DIALECTS_OF_MODELS: Mapping[str, str] = {
+    "kimi-": "kimi",
+    "moonshot-": "kimi",
+    "gemini-": "gemini",
+    "claude-": "anthropic",
+    "deepseek-": "deepseek",
+    "gpt-": "openai",
+    "o1": "openai",
+    "o3": "openai",
+    "o4": "openai",
+}
+
 #: (provider, how the name begins) -> what is known of its end. Not refused: it may come back, or serve under
 #: a contract.
 ENDED: Mapping[tuple[str, str], str] = {
@@ -248,6 +268,13 @@ def family(model: str) -> Family | None:
     """What is known of a model by its name."""
     name = model.rpartition("/")[2].lower()
     return next((item for item in FAMILIES if name.startswith(item.begins)), None)
+
+
+def dialect_of(preset: Preset, model: str) -> str:
+    """Which dialect of JSON Schema reaches this model through this provider."""
+    name = model.rpartition("/")[2].lower()
+    own = next((dialect for begins, dialect in DIALECTS_OF_MODELS.items() if name.startswith(begins)), "plain")
+    return own if preset.dialect == "plain" else preset.dialect
 
 
 def by_host(host: str) -> Preset | None:

@@ -14,6 +14,7 @@ from centuria.config.presets import (
     Preset,
     by_host,
     by_variable,
+    dialect_of,
     family,
 )
 from centuria.config.problems import did_you_mean, quoted
@@ -223,6 +224,7 @@ def _endpoint(preset: Preset, url: str, model: str, choice: ModelChoice) -> Endp
         thinks=thinks if choice.thinks is None else choice.thinks,
         limit_field=preset.limit_field,
         sampling=dict(choice.sampling),
+        dialect=dialect_of(preset, model),
     )
 
 

@@ -48,6 +48,7 @@ def bounded(dialect: type[Validator]) -> type[Validator]:
         "patternProperties": _pattern_properties,
         "additionalProperties": _additional_properties,
         "uniqueItems": _unique_items,
+        **{word: _unless_null(keywords[word]) for word in ("type", "enum") if word in keywords},
         "unevaluatedProperties": _unless_patterns(keywords.get("unevaluatedProperties")),
     }
     keywords |= {name: keyword for name, keyword in ours.items() if name in keywords}
@@ -129,6 +130,16 @@ def _unique_items(validator: Any, wanted: Any, value: Any, _schema: Any) -> Iter
         texts = {json.dumps(item, sort_keys=True, default=str) for item in value}
         if len(texts) < len(value):
             yield _error(f"{value!r} has non-unique elements")
+
+
+def _unless_null(keyword: Keyword) -> Keyword:
+    """OpenAPI's `nullable`, which many servers write and JSON Schema does not know: null is right then."""
+
+    def checked(validator: Any, expected: Any, value: Any, schema: Any) -> Iterator[ValidationError]:
+        if value is not None or not isinstance(schema, Mapping) or schema.get("nullable") is not True:
+            yield from keyword(validator, expected, value, schema) or ()
+
+    return checked
 
 
 def _unless_patterns(keyword: Keyword | None) -> Keyword:
