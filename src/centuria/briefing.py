@@ -12,9 +12,10 @@ from centuria.delegation import SwarmTools
 from centuria.kit import RUN_NODE, Kit
 from centuria.messages import CallKey, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller
-from centuria.scheduler import ToolScheduler, in_parallel
+from centuria.scheduler import ToolScheduler
 from centuria.settings import Endpoint, Job, Task
 from centuria.subagent import Brief, Draft, Tools, opening
+from centuria.toolviews import in_parallel
 
 
 @dataclass(frozen=True, slots=True)

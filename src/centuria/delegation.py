@@ -16,9 +16,10 @@ from centuria.core.delegation import Assignment, Roster
 from centuria.errors import CenturiaError
 from centuria.messages import CallKey, Outcome, Status, ToolCall, ToolEnd, ToolResult, ToolSpec
 from centuria.ports import Caller
-from centuria.scheduler import ToolScheduler, in_parallel
+from centuria.scheduler import ToolScheduler
 from centuria.settings import Task
 from centuria.subagent import Tools
+from centuria.toolviews import in_parallel
 
 #: Characters that `read_result` gives at once.
 PAGE = 20_000

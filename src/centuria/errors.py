@@ -6,6 +6,7 @@
     │   ├── ProviderError              a key or base URL that is missing, a placeholder, or another provider's
     │   └── PriceMissing               a dollar cap, and no price for the model
     ├── GraphError                     the author of the tasks must act: cycle, unknown id, duplicate, too deep
+    ├── ToolsNotGranted            the author of the tasks must act: an agent cannot hand down what it does not have
     ├── BudgetExceeded                 nobody can act inside this cap: the money or the tokens are spent
     ├── SlotRefused                    waiting took longer than its deadline, or the queue is full
     ├── ModelError                     one model call ended without an answer
@@ -58,6 +59,10 @@ class PriceMissing(ConfigurationError):
 
 class GraphError(CenturiaError):
     """A task was refused: it names a cycle, an unknown or duplicate id, or goes too deep or too wide."""
+
+
+class ToolsNotGranted(CenturiaError):
+    """An agent was to give another one a tool or a server that it does not have itself."""
 
 
 class BudgetExceeded(CenturiaError):

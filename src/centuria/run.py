@@ -23,6 +23,7 @@ from centuria.core.money import Ledger
 from centuria.core.progress import Progress
 from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
+from centuria.core.schemas import DIALECTS
 from centuria.core.slots import SlotTable
 from centuria.core.warmup import WarmUp
 from centuria.errors import ConfigurationError, JournalError, first_of
@@ -333,6 +334,8 @@ class Run:
             spill=launch.folder.spill,
             result_chars=job.limits.result_chars,
             approve=approvals,
+            dialect=DIALECTS[launch.endpoint.dialect],
+            context=launch.endpoint.context,
         )
         return Kit(
             stream=stream,

@@ -9,23 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from centuria.admission import Slots
 from centuria.config.problems import where
 from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
 from centuria.core.calls import CallLedger, fingerprint
-from centuria.core.names import unknown_tool
+from centuria.core.grants import Grant
 from centuria.core.retry import RetryPolicy
+from centuria.core.schemas import PLAIN, Dialect
+from centuria.core.toolsearch import CALL_TOOL, SEARCH_TOOLS
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
 from centuria.events import CallEnd, Notice, ServerDown, ServerUp
-from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, ToolSpec, safe_text
+from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
 from centuria.stream import Stream
+from centuria.toolviews import ToolView, Views, unwrapped
 
 #: A server with one slot and more calls waiting than this is worth a notice.
 LONG_QUEUE = 5
@@ -33,40 +36,6 @@ LONG_QUEUE = 5
 MAX_STRUCTURED = 200_000
 
 Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
-
-
-@dataclass(frozen=True, slots=True)
-class ToolView:
-    """What one agent may see and call. Siblings with the same servers share it, so `specs` is identical for all."""
-
-    specs: tuple[ToolSpec, ...]
-    tools: Mapping[str, HostedTool] = field(repr=False)
-    scheduler: ToolScheduler = field(repr=False, compare=False)
-
-    def resolve(self, name: str) -> HostedTool | None:
-        """The tool of this name, if it is in this view."""
-        return self.tools.get(name)
-
-    async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
-        """`ToolScheduler.call` within this view."""
-        return await self.scheduler.call(call, caller, self)
-
-    async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
-        """The calls of one turn."""
-        return await in_parallel(self.call, calls)
-
-
-async def in_parallel(
-    call_one: Callable[[ToolCall, Caller], Awaitable[ToolResult]], calls: Sequence[tuple[ToolCall, Caller]]
-) -> list[ToolResult]:
-    """Run calls side by side; the results come back in the order of the calls."""
-
-    async def one(call: ToolCall, caller: Caller) -> ToolResult:
-        return await call_one(call, caller)
-
-    async with asyncio.TaskGroup() as group:
-        running = [group.create_task(one(call, caller)) for call, caller in calls]
-    return [task.result() for task in running]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +64,7 @@ class ToolScheduler:
 
     `spill` keeps the whole of a long text and returns the name of its file, or raises `JournalError`. `approve` decides
     on calls of tools that ask first; without it they are refused. Pass `server_changed` to the host as its `on_change`.
+    `dialect` and `context` (tokens) are the model's, for which the tools are described.
     """
 
     def __init__(
@@ -110,6 +80,8 @@ class ToolScheduler:
         spill: Callable[[str, str], str],
         result_chars: int,
         approve: Approve | None = None,
+        dialect: Dialect = PLAIN,
+        context: int = 131_072,
     ) -> None:
         self._host = host
         self._slots = slots
@@ -125,7 +97,7 @@ class ToolScheduler:
         self._waiting: Counter[str] = Counter()
         self._noticed: set[str] = set()
         self._checks: dict[str, ArgumentCheck] = {}
-        self._views: dict[frozenset[str] | None, tuple[object, ToolView]] = {}
+        self._views = Views(host, self, dialect=dialect, context=context, publish=stream.publish)
         for state in host.servers():
             self.server_changed(state)
 
@@ -135,7 +107,8 @@ class ToolScheduler:
         """Take note of a server that came up or went down: its limits, and a fact for everyone who watches."""
         reason = str(state.detail.get("limit_reason", "the server's own"))
         self._limit(f"server:{state.slug}", state.limit, reason)
-        tools = [tool for tool in self._host.catalogue() if tool.slug == state.slug]
+        tools = self._views.usable(state.slug)
+        self._views.left_out(state.server, state.detail.get("left_out", {}))
         for tool in tools:
             self._limit(f"tool:{tool.name}", tool.limit, reason if tool.limit == state.limit else "set by the job")
         if state.up:
@@ -149,36 +122,31 @@ class ToolScheduler:
             self._limited.add(resource)
             self._slots.set_limit(resource, limit, reason)
 
-    def view(self, servers: frozenset[str] | None = None) -> ToolView:
-        """The tools of these servers (names or slugs; None: all), the same object for all who ask alike."""
-        catalogue = self._host.catalogue()
-        edition = tuple((tool.name, tool.key, tool.description) for tool in catalogue)
-        known = self._views.get(servers)
-        if known is not None and known[0] == edition:
-            return known[1]
-        tools = {
-            tool.name: tool for tool in catalogue if servers is None or tool.slug in servers or tool.server in servers
-        }
-        specs = tuple(ToolSpec(tool.name, tool.description, tool.schema) for tool in tools.values())
-        view = ToolView(specs, tools, self)
-        self._views[servers] = (edition, view)
-        return view
+    def view(self, grant: Grant | frozenset[str] | None = None) -> ToolView:
+        """What this grant, or these servers (names or slugs; None: all) have now: the same object for all alike."""
+        return self._views.of(grant if isinstance(grant, Grant) else Grant(grant))
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
     async def call(self, call: ToolCall, caller: Caller, view: ToolView) -> ToolResult:
         """Answer one tool call; one that the journal holds as ended is answered from it and nothing runs.
 
-        Everything that can go wrong with a tool is a value. Raises `JournalError`.
+        A `call_tool` is the call of the tool that it names, in every respect. Everything that can go wrong with a tool
+        is a value. Raises `JournalError`.
         """
+        wrapped, call = call, unwrapped(call)
         stamp = fingerprint("tool", call.name, call.arguments)
         known = self._calls.find(caller.key, stamp)
         if known is not None:
             assert known.result is not None
             return known.result
-        tool = view.resolve(call.name)
+        if call.name == SEARCH_TOOLS:
+            return await self._tell(call, caller, stamp, view.search(call.arguments, self._result_chars))
+        tool = view.resolve(call.name) if call is wrapped else view.meant(call.name)
         if tool is None:
-            return await self._tell(call, caller, stamp, _refusal(unknown_tool(call.name, view.tools)))
+            refusal = _NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
+            return await self._tell(call, caller, stamp, _refusal(refusal))
+        call = replace(call, name=tool.name)
         try:
             arguments = self._read(tool, call.arguments)
         except BadArguments as error:
@@ -365,6 +333,7 @@ class ToolScheduler:
         return replace(result, text=text, structured=structured, spill=spill)
 
 
+_NO_CALL = f'{CALL_TOOL} was not called. Give {{"name": a tool\'s name, "arguments": {{its arguments}}}}.'
 _MAY_HAVE_HAPPENED = (
     "It may or may not have happened, and it was not sent again. Check what it would have changed before you call it "
     "again."

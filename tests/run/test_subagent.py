@@ -12,11 +12,11 @@ import pytest
 
 from centuria.messages import Completion, Message, ToolCall, ToolEnd, ToolResult, ToolSpec, Usage
 from centuria.ports import Caller
-from centuria.scheduler import in_parallel
 from centuria.settings import Task
 from centuria.subagent import MAX_CALLS_A_TURN, AnswerUnusable, Brief, Draft, Tools, converse, opening
 from centuria.testing import clock
 from centuria.testing.scripted import Script, ScriptedModel, call, completion
+from centuria.toolviews import in_parallel
 
 SCHEMA = {
     "type": "object",

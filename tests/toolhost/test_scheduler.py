@@ -43,6 +43,7 @@ class Bench:
     approve: Approve | None = None
     timeouts: Timeouts = field(default_factory=Timeouts)
     result_chars: int = 1000
+    more: Mapping[str, Any] = field(default_factory=dict)
     journal: MemoryJournal = field(default_factory=MemoryJournal)
     spilled: dict[str, str] = field(default_factory=dict)
 
@@ -64,6 +65,7 @@ class Bench:
             spill=self._spill,
             result_chars=self.result_chars,
             approve=self.approve,
+            **self.more,
         )
 
     def _spill(self, key: str, text: str) -> str:

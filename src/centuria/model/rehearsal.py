@@ -19,6 +19,7 @@ from typing import Any
 
 from centuria.core.examples import example_of
 from centuria.core.templates import fill, fill_all, look_up, unfill
+from centuria.core.toolsearch import CALL_TOOL
 from centuria.errors import JobError, ModelUnavailable
 from centuria.ports import HttpRequest, HttpResponse
 from centuria.settings import MERGE, Rehearsal, ScriptedCall, ScriptedTurn
@@ -153,12 +154,12 @@ class RehearsalTransport:
         if turn >= len(script) or not script[turn].calls:
             return _Answer(fill(_text_of(script, turn), values))
         tools = _names(body)
-        calls = [
-            (_offered(call.tool, tools), json.dumps(arguments, ensure_ascii=False))
+        calls = tuple(
+            _called(call.tool, arguments, tools)
             for call in script[turn].calls
             for arguments in _arguments(call, values)
-        ]
-        return _Answer(fill(script[turn].text, values), tuple(calls))
+        )
+        return _Answer(fill(script[turn].text, values), calls)
 
     def _script(self, task: str, values: dict[str, Any]) -> Sequence[ScriptedTurn]:
         """The script of a task. That of an assigned one is its role's, which may read more out of its prompt."""
@@ -257,6 +258,13 @@ def _parsed(content: Any) -> Any:
 
 def _names(body: Body) -> list[str]:
     return [str(tool["function"]["name"]) for tool in body.get("tools", ())]
+
+
+def _called(tool: str, arguments: Any, offered: Sequence[str]) -> tuple[str, str]:
+    """The call of a tool that the script names: through `call_tool`, where the tools themselves are not offered."""
+    if CALL_TOOL in offered and tool not in offered:
+        return CALL_TOOL, json.dumps({"name": tool, "arguments": arguments}, ensure_ascii=False)
+    return _offered(tool, offered), json.dumps(arguments, ensure_ascii=False)
 
 
 def _offered(tool: str, offered: Sequence[str]) -> str:
