@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from centuria import merge as merging
 from centuria.assigning import Assigning
+from centuria.core.grants import Grant
 from centuria.core.window import shorten
 from centuria.delegation import SwarmTools
 from centuria.kit import RUN_NODE, Kit
@@ -23,17 +24,17 @@ class _CurrentTools(Tools):
     """What an agent may call now: servers come and go, and an agent switches to what there is at its next turn."""
 
     scheduler: ToolScheduler
-    servers: frozenset[str] | None
+    grant: Grant
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        return self.scheduler.view(self.servers).specs
+        return self.scheduler.view(self.grant).specs
 
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
         return await in_parallel(self.call, calls)  # each in the view of its own moment
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
-        return await self.scheduler.view(self.servers).call(call, caller)
+        return await self.scheduler.view(self.grant).call(call, caller)
 
 
 class Briefing:
@@ -60,7 +61,7 @@ class Briefing:
                 self._kit.stream.publish(*facts)
             return self._kit.landing.asked(task.id, epoch, turn)
 
-        tools: Tools = _CurrentTools(self._kit.tools, task.servers)
+        tools: Tools = _CurrentTools(self._kit.tools, Grant(task.servers, task.tools))
         if task.delegates:
             tools = SwarmTools(tools, self._assigning, self._kit.tools, task)
         return Brief(

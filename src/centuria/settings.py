@@ -150,8 +150,9 @@ class Task:
     """One unit of work for one subagent. `id` is unique in the run; `spec` is the hash of all that makes its text.
 
     `variables` are what its prompt was filled with (a row). `schema`: the answer must be JSON of this shape.
-    `servers` None means all tool servers of the job. `system` is the agent's own first message, None the job's.
-    `delegates`: it may create subagents and assign tasks to them.
+    It sees all tools of `servers` (slugs; None: of every server of the job) and besides them `tools` (full names).
+    `system` is the agent's own first message, None the job's. `delegates`: it may create subagents and assign tasks to
+    them.
     """
 
     id: str
@@ -164,6 +165,7 @@ class Task:
     max_tokens: int = 16_000
     schema: Mapping[str, Any] | None = None
     servers: frozenset[str] | None = None
+    tools: frozenset[str] = frozenset()
     variables: Mapping[str, Any] = field(default_factory=dict)
     system: str | None = None
     delegates: bool = False

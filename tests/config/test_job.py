@@ -236,3 +236,64 @@ def test_a_goal_is_one_task_with_its_braces_untouched() -> None:
 def test_a_job_file_with_only_a_prompt_is_one_goal(folder: Path) -> None:
     job = load(folder, '[job]\nprompt = "Answer as {{x}}."\npriority = 2\n').job
     assert [(task.id, task.prompt, task.priority) for task in job.tasks] == [(GOAL, "Answer as {x}.", 2)]
+
+
+SERVERS = "".join(f'[tools.{name}]\ncommand = "x"\n' for name in ("file", "web", "my_db"))
+
+
+def seen(folder: Path, text: str) -> dict[str, tuple[set[str] | None, set[str]]]:
+    tasks = load(folder, text + SERVERS).job.tasks
+    return {task.id: (None if task.servers is None else set(task.servers), set(task.tools)) for task in tasks}
+
+
+def test_a_job_grants_servers_and_single_tools_and_a_task_narrows_them(folder: Path) -> None:
+    job = """
+[job]
+prompt = "Go {Name}"
+rows = "rows.csv"
+id = "Symbol"
+tools = ["file", "web__search", "my_db"]
+[[task]]
+id = "same"
+prompt = "x"
+[[task]]
+id = "less"
+prompt = "x"
+tools = ["web", "my_db", "file__read"]
+[[task]]
+id = "none"
+prompt = "x"
+tools = []
+"""
+    found = seen(folder, job)
+    assert found["AAPL"] == found["same"] == ({"file", "my-db"}, {"web__search"})
+    assert found["less"] == ({"my-db"}, {"web__search", "file__read"})
+    assert found["none"] == (set(), set())
+    assert seen(folder, '[[task]]\nid = "a"\nprompt = "x"\n') == {"a": (None, set())}
+    assert seen(folder, '[job]\nprompt = "x"\ntools = ["web"]\n') == {GOAL: ({"web"}, set())}
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        ('["fiel"]', "[job] tools: there is no server `fiel`."),
+        ('["fiel__read"]', "[job] tools: there is no server `fiel`."),
+        ('["web"]\n[[task]]\nid = "b"\nprompt = "x"\ntools = ["file"]', "`file` is not among the `tools` of [job]."),
+        ('["web"]\n[[task]]\nid = "b"\nprompt = "x"\ntools = ["file__a"]', "`file__a` is not among the `tools` of"),
+    ],
+)
+def test_what_is_not_there_cannot_be_granted(folder: Path, names: str, message: str) -> None:
+    with pytest.raises(JobError) as error:
+        seen(folder, f'[job]\nprompt = "x"\ntools = {names}\n')
+    assert message in str(error.value)
+
+
+def test_a_rows_own_tools_are_checked_row_by_row(folder: Path) -> None:
+    job = '[job]\nprompt = "Go {Name}"\nrows = "rows.csv"\nid = "Symbol"\ntools = ["{Tools}"]\n'
+    (folder / "rows.csv").write_text('Name,Symbol,Tools\nApple,AAPL,"file, web__search"\nNvidia,NVDA,\n')
+    assert seen(folder, job) == {"AAPL": ({"file"}, {"web__search"}), "NVDA": (set(), set())}
+    (folder / "rows.csv").write_text("Name,Symbol,Tools\nApple,AAPL,file\nNvidia,NVDA,fiel\n")
+    with pytest.raises(JobError, match=r"line 3: tools: there is no server `fiel`"):
+        seen(folder, job)
+    with pytest.raises(JobError, match=r"no column `Tool`, which `tools` asks for"):
+        seen(folder, job.replace("{Tools}", "{Tool}"))

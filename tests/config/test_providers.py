@@ -312,3 +312,25 @@ def test_no_key_or_url_does_more_than_be_refused_and_no_message_shows_the_key(ke
             resolve(choice, env)
         except ProviderError as error:
             assert len(key) < 12 or key not in str(error).replace("[model] key_env", "")
+
+
+@pytest.mark.parametrize(
+    ("provider", "model", "dialect"),
+    [
+        ("moonshot", "kimi-k2.5", "kimi"),
+        ("openai", "gpt-4.1", "openai"),
+        ("anthropic", "claude-sonnet-4-5", "anthropic"),
+        ("gemini", "gemini-2.5-flash", "gemini"),
+        ("deepseek", "deepseek-flash", "deepseek"),
+        ("openrouter", "moonshotai/kimi-k2.5", "kimi"),
+        ("openrouter", "google/gemini-2.5-pro", "gemini"),
+        ("openrouter", "qwen/qwen3-coder", "plain"),
+        ("holysheep", "claude-sonnet-4-5", "anthropic"),
+        ("ollama", "qwen3:4b", "plain"),
+    ],
+)
+def test_schemas_are_written_for_the_maker_of_the_model_whoever_serves_it(
+    provider: str, model: str, dialect: str
+) -> None:
+    found = resolve(ModelChoice(name=model, provider=provider), {})
+    assert (found.endpoint if isinstance(found, NoKey) else found).dialect == dialect

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from centuria.events import CallOpened, Notice
+from centuria.journal import JournalReader
 from centuria.testing.upstream import Calls, FakeUpstream, Reply, Seen, Text
+from tests.core.schema_rules import kimi
 from tests.promises.kit import (
     Body,
     begin,
     bodies,
     census,
+    centuria,
     prompt,
     raw_server,
     swarm,
@@ -76,6 +81,140 @@ async def test_a_task_never_sees_nor_reaches_the_tools_of_a_server_that_it_was_n
     assert "b__write" in refusal and "a__" in refusal, "it is told what it may call"
     assert "b__write" in report.outcomes["none"].text
     assert report.outcomes["owner"].text == "written" and stolen.read_text() == "mine\n"
+
+
+async def test_a_task_sees_and_reaches_the_single_tools_that_it_was_granted(tmp_path: Path) -> None:
+    def script(body: Body) -> Reply:
+        if turn(body):
+            return Text(" / ".join(tool_texts(body)))
+        return Calls((("a__echo", '{"text": "heard"}'), ("a__pid", "{}"), ("b__echo", '{"text": "there"}')))
+
+    async with FakeUpstream(script) as upstream:
+        tasks = [
+            {"id": "one", "prompt": "One.", "tools": ["a__echo"]},
+            {"id": "two", "prompt": "Two.", "tools": ["b", "a__echo"]},
+            {"id": "all", "prompt": "All."},
+        ]
+        job = write_job(
+            tmp_path,
+            upstream,
+            job={"tools": ["a__echo", "a__pid", "b"]},
+            tasks=tasks,
+            tools={"a": raw_server(), "b": raw_server()},
+        )
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    seen = {prompt(body): tool_names(body) for body in bodies(upstream)}
+    assert seen["One."] == ["a__echo"]
+    assert len(seen["Two."]) == 12 and "a__pid" not in seen["Two."]
+    assert len(seen["All."]) == 13 and "a__sleep" not in seen["All."]
+    told = {task: end.text.split(" / ") for task, end in report.outcomes.items()}
+    assert told["one"][0] == "heard" and all("You may call: a__echo." in text for text in told["one"][1:])
+    assert told["two"][0] == "heard" and "no tool 'a__pid'" in told["two"][1] and told["two"][2] == "there"
+    assert told["all"][1].isdigit()
+
+
+async def test_each_row_sees_its_own_tools(tmp_path: Path) -> None:
+    async with FakeUpstream() as upstream:
+        rows = [
+            {"Name": "x", "Kind": "a", "Tools": ["b__echo", "b__pid"]},
+            {"Name": "y", "Kind": "b", "Tools": "a__add, a__echo"},
+            {"Name": "z", "Kind": "b", "Tools": ""},
+        ]
+        job = write_job(
+            tmp_path,
+            upstream,
+            rows=rows,
+            job={"tools": ["{Kind}__sleep", "{Tools}"]},
+            tools={"a": raw_server(), "b": raw_server()},
+        )
+        async with swarm(tmp_path) as hundred:
+            await hundred.run(job)
+    assert {prompt(body)[-2]: tool_names(body) for body in bodies(upstream)} == {
+        "x": ["a__sleep", "b__echo", "b__pid"],
+        "y": ["a__add", "a__echo", "b__sleep"],
+        "z": ["b__sleep"],
+    }
+
+
+async def test_a_schema_that_no_provider_takes_costs_its_tool_alone(tmp_path: Path) -> None:
+    ended: list[str] = []
+
+    def script(body: Body) -> Reply:
+        if turn(body):
+            ended.extend(tool_texts(body))
+            return Text("Done.")
+        return Calls((("raw__endless", "{}"), ("raw__filter", '{"text": "t", "size": 0}')))
+
+    async with FakeUpstream(script) as upstream:
+        job = write_job(
+            tmp_path, upstream, tasks=[{"id": "a", "prompt": "Go."}], tools={"raw": raw_server("odd")}, name="odd.toml"
+        )
+        run = await (await begin(tmp_path, "run", job, "--yes", env={"CENTURIA_API_KEY": "value-of-the-key-123"})).end()
+    assert run.code == 0, run.err
+    offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in bodies(upstream)[0]["tools"]}
+    assert "raw__endless" not in offered and len(offered) == 12
+    assert all(kimi(schema) == [] for schema in offered.values())
+    assert offered["raw__filter"]["properties"]["text"] == {"type": "string", "description": '[format: "uri"]'}
+    assert "no tool 'raw__endless'" in ended[0]
+    assert "0 is less than or equal to the minimum of 0" in ended[1], "the tool's own schema judges the arguments"
+    assert "The tool endless of raw is left out: its input schema has 300," in run.out + run.err
+    listed = await centuria(tmp_path, "tools", job)
+    assert "raw__filter" in listed.out and "raw__endless" not in listed.out
+    assert "The tool endless of raw is left out" in listed.err
+    checked = await centuria(tmp_path, "doctor", job, "--offline", env={"CENTURIA_API_KEY": "value-of-the-key-123"})
+    assert "endless is left out: its input schema has 300," in checked.out
+
+
+async def test_with_too_many_tools_agents_search_them_and_each_finds_its_own_alone(tmp_path: Path) -> None:
+    def script(body: Body) -> Reply:
+        match turn(body):
+            case 0:
+                return Calls((("search_tools", '{"query": "keeps note 17"}'),))
+            case 1:
+                names = [one["name"] for one in json.loads(tool_texts(body)[0])["tools"]]
+                wrapped = {"name": names[0], "arguments": {"text": "kept"}}
+                return Calls(
+                    (("call_tool", json.dumps(wrapped)), ("call_tool", '{"name": "b__note_1", "arguments": {}}'))
+                )
+        return Text(" / ".join(tool_texts(body)[1:]))
+
+    async with FakeUpstream(script) as upstream:
+        tools = {"a": raw_server("many", limit=10), "b": raw_server("many")}
+        job = write_job(tmp_path, upstream, rows=6, job={"tools": ["a"]}, tools=tools)
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert census(report) == {"ok": 6}
+    assert {tuple(tool_names(body)) for body in bodies(upstream)} == {("search_tools", "call_tool")}
+    assert len({_member(seen, "tools") for seen in upstream.requests}) == 1
+    for end in report.outcomes.values():
+        kept, refused = end.text.split(" / ")
+        assert kept == 'note_17: {"text": "kept"}'
+        assert "no tool 'b__note_1'" in refused
+    with JournalReader(report.folder / "journal.sqlite") as journal:
+        events = [record.event for record in journal.records()]
+    notices = [event.text for event in events if isinstance(event, Notice) and "search" in event.text]
+    assert len(notices) == 1 and "211 tools" in notices[0] and "128 functions" in notices[0]
+    called = [event.name for event in events if isinstance(event, CallOpened) and event.call == "tool"]
+    assert Counter(called) == {"search_tools": 6, "a__note_17": 6, "b__note_1": 6}
+
+
+async def test_a_rehearsal_reaches_the_tools_of_its_script_through_the_search(tmp_path: Path) -> None:
+    rehearsal = {
+        "latency_ms": 0,
+        "turn": [
+            {"calls": [{"tool": "note_7", "arguments": {"text": "{Name}"}, "name": "kept"}]},
+            {"text": "It says {kept}."},
+        ],
+    }
+    turns = json.dumps(rehearsal["turn"]).replace('": ', '" = ')
+    job = write_job(tmp_path, "http://127.0.0.1:9/v1", rows=3, tools={"a": raw_server("many", limit=5)})
+    job.write_text(job.read_text() + f"[rehearsal]\nlatency_ms = 0\nturn = {turns}\n")
+    async with swarm(tmp_path, rehearse=True) as hundred:
+        report = await hundred.run(job)
+    assert {task: end.text for task, end in report.outcomes.items()} == {
+        f"n{n}": f'It says note_7: {{"text": "n{n}"}}.' for n in range(3)
+    }
 
 
 async def test_no_request_holds_a_word_of_another_agents_context(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from random import random
@@ -25,12 +25,14 @@ from centuria.config import (
     read_mcp_json,
     resolve,
 )
+from centuria.core.schemas import DIALECTS, PLAIN, Unlawful, legal
 from centuria.errors import CenturiaError, ConfigurationError, ProviderError
 from centuria.model.http import HttpTransport
 from centuria.model.probe import probe
 from centuria.ports import HostedTool, ServerState
 from centuria.settings import Limits, Timeouts, ToolServer
 from centuria.toolhost import McpToolHost
+from centuria.toolviews import left_out
 from centuria.views.words import clean
 
 
@@ -51,7 +53,9 @@ def doctor(options: argparse.Namespace) -> int:
         findings += asyncio.run(_probe(choice))
     servers = _servers(loaded, options.tools)
     if servers:
-        findings += [_server_finding(state) for state in asyncio.run(_open(servers, loaded))[0]]
+        states, catalogue = asyncio.run(_open(servers, loaded))
+        unlawful = _unlawful(catalogue, choice)
+        findings += [_server_finding(state, _left_out(state, unlawful)) for state in states]
     return _print(findings, as_json=options.json)
 
 
@@ -62,7 +66,10 @@ def tools(options: argparse.Namespace) -> int:
     if not servers:
         raise ConfigurationError("There are no tool servers.", remedy="Name a job file, or --tools mcp.json.")
     states, catalogue = asyncio.run(_open(servers, loaded))
+    unlawful = _unlawful(catalogue, loaded.model if loaded else ModelChoice())
     for tool in catalogue:
+        if tool.tool in unlawful.get(tool.slug, ()):
+            continue
         if options.json:
             print(
                 json.dumps(
@@ -80,6 +87,12 @@ def tools(options: argparse.Namespace) -> int:
             )
         else:
             print(f"{tool.name:<32} limit {tool.limit:>3}  {clean(tool.description, 100)}")
+    for state in states:
+        for name, why in _left_out(state, unlawful).items():
+            if options.json:
+                print(json.dumps({"server": state.server, "tool": name, "left_out": why}))
+            else:
+                print(clean(left_out(name, state.server, why), 500), file=sys.stderr)
     down = [state for state in states if not state.up]
     for state in down:
         line = {"server": state.server, "up": False, "reason": state.reason}
@@ -132,16 +145,36 @@ async def _probe(choice: ModelChoice) -> list[Finding]:
     return [Finding("provider", True, text + ".")]
 
 
-def _server_finding(state: ServerState) -> Finding:
+def _unlawful(catalogue: Sequence[HostedTool], choice: ModelChoice) -> Mapping[str, Mapping[str, str]]:
+    """By server: the tools whose schema the chosen model's provider cannot be given, and why."""
+    try:
+        resolved = resolve(choice, os.environ)
+        dialect = DIALECTS[(resolved.endpoint if isinstance(resolved, NoKey) else resolved).dialect]
+    except ProviderError:
+        dialect = PLAIN
+    found: dict[str, dict[str, str]] = {}
+    for tool in catalogue:
+        try:
+            legal(tool.schema, dialect)
+        except Unlawful as error:
+            found.setdefault(tool.slug, {})[tool.tool] = str(error)
+    return found
+
+
+def _left_out(state: ServerState, unlawful: Mapping[str, Mapping[str, str]]) -> dict[str, str]:
+    """A server's tools that no agent can have, and why."""
+    return {**state.detail.get("left_out", {}), **unlawful.get(state.slug, {})}
+
+
+def _server_finding(state: ServerState, left_out: Mapping[str, str]) -> Finding:
     login = state.detail.get("login", "")
     if state.up:
         known = f", {login}" if login and login != "not logged in" else ""
         text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}{known}."
-        left_out = state.detail.get("left_out", {})
         return Finding(
             f"server {state.server}",
             True,
-            " ".join([text, *(f"{name} is left out: {left_out[name]}" for name in left_out)]),
+            " ".join([text, *(f"{name} is left out: {why}" for name, why in left_out.items())]),
         )
     if state.detail.get("needs_login"):
         return Finding(f"server {state.server}", False, f"not up ({login}): {state.reason}", "Log in, then try again.")

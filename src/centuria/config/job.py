@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from centuria.config.granting import grant_of, literal
 from centuria.config.mcp_json import read_mcp_json
 from centuria.config.overrides import Overrides, merged
 from centuria.config.problems import Problems, did_you_mean, from_validation, quoted
@@ -30,6 +31,7 @@ from centuria.config.shape import (
 )
 from centuria.config.source import without_secrets
 from centuria.config.tasks import Recipe, check_graph, check_id, tasks_from_rows, with_specs
+from centuria.core.grants import EVERYTHING, Grant
 from centuria.core.templates import placeholders
 from centuria.errors import JobError
 from centuria.settings import (
@@ -272,12 +274,14 @@ def _tasks(
     tasks: tuple[Task, ...] = ()
     left_out: tuple[LeftOut, ...] = ()
     if given.table is not None or shape.job.rows is not None:
-        tasks, left_out = _row_tasks(shape, scope, merge, given)
-    elif shape.job.prompt is not None:
-        tasks = (_goal(shape, scope, merge),)
+        tasks, left_out = _row_tasks(shape, scope, merge, servers, given)
+    names = literal(shape.job.tools)
+    grant = EVERYTHING if names is None else grant_of(names, servers, scope.place("[job] tools"))
+    if not tasks and shape.job.prompt is not None:
+        tasks = (_goal(shape, scope, merge, grant),)
     schema = None if tasks else merge.schema
     tasks += tuple(
-        _written_task(number, task, shape, scope, schema, servers) for number, task in enumerate(shape.task, 1)
+        _written_task(number, task, shape, scope, schema, servers, grant) for number, task in enumerate(shape.task, 1)
     )
     if not tasks:
         raise JobError(scope.place("there is nothing to do."), remedy="Add `prompt` to [job], or a [[task]].")
@@ -289,7 +293,7 @@ def _defaults(shape: FileShape) -> dict[str, Any]:
 
 
 def _row_tasks(
-    shape: FileShape, scope: _Scope, merge: Merge, given: _Given
+    shape: FileShape, scope: _Scope, merge: Merge, servers: Sequence[ToolServer], given: _Given
 ) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
     if shape.job.prompt is None:
         raise JobError(scope.place("[job] has `rows` but no `prompt`."), remedy='Add prompt = "... {Column} ...".')
@@ -306,6 +310,8 @@ def _row_tasks(
         label=shape.job.label,
         schema=merge.schema,
         delegates=bool(shape.job.swarm),
+        tools=None if shape.job.tools is None else tuple(shape.job.tools),
+        servers=tuple(servers),
         **_defaults(shape),
     )
     return tasks_from_rows(recipe, table, choose(table, choice))
@@ -316,7 +322,7 @@ def _choice(shape: RowsShape) -> Choice:
     return Choice(tuple(shape.require), where, shape.order_by, shape.limit)
 
 
-def _goal(shape: FileShape, scope: _Scope, merge: Merge) -> Task:
+def _goal(shape: FileShape, scope: _Scope, merge: Merge, grant: Grant) -> Task:
     prompt = shape.job.prompt or ""
     asked = placeholders(prompt)
     if asked:
@@ -325,8 +331,16 @@ def _goal(shape: FileShape, scope: _Scope, merge: Merge) -> Task:
             remedy="Add `rows`, or write {{ and }} for braces that are meant literally.",
         )
     text = prompt.replace("{{", "{").replace("}}", "}")
-    delegates = shape.job.swarm is not False
-    return Task(id=GOAL, prompt=text, spec="", schema=merge.schema, delegates=delegates, **_defaults(shape))
+    return Task(
+        id=GOAL,
+        prompt=text,
+        spec="",
+        schema=merge.schema,
+        servers=grant.servers,
+        tools=grant.tools,
+        delegates=shape.job.swarm is not False,
+        **_defaults(shape),
+    )
 
 
 def _written_task(
@@ -336,6 +350,7 @@ def _written_task(
     scope: _Scope,
     schema: Mapping[str, Any] | None,
     servers: Sequence[ToolServer],
+    grant: Grant,
 ) -> Task:
     place = scope.place(f"[[task]] number {number}")
     try:
@@ -344,6 +359,8 @@ def _written_task(
         raise JobError(f"{place}: {error.message}", remedy=error.remedy) from None
     if task.schema_ is not None:
         schema = load_schema(task.schema_, folder=scope.folder, place=f"{place}, schema")
+    if task.tools is not None:
+        grant = grant_of(task.tools, servers, f"{place}, tools", within=grant)
     written = _defaults(shape) | task.model_dump(exclude_none=True, include={"priority", "max_tokens"})
     return Task(
         id=task.id,
@@ -353,18 +370,8 @@ def _written_task(
         needs=tuple(dict.fromkeys(task.needs)),
         allow_failed=task.allow_failed,
         schema=schema,
-        servers=None if task.tools is None else _seen(task.tools, servers, place),
+        servers=grant.servers,
+        tools=grant.tools,
         delegates=bool(shape.job.swarm if task.swarm is None else task.swarm),
         **written,
     )
-
-
-def _seen(names: Sequence[str], servers: Sequence[ToolServer], place: str) -> frozenset[str]:
-    """The slugs of the servers that a task names, by name or by slug."""
-    slugs = {server.slug: server.slug for server in servers} | {server.name: server.slug for server in servers}
-    for name in names:
-        if name not in slugs:
-            known = [server.name for server in servers]
-            advice = did_you_mean(name, known) or "Add a table [tools.NAME]."
-            raise JobError(f"{place}, tools: there is no server {quoted(name)}.", remedy=advice)
-    return frozenset(slugs[name] for name in names)

@@ -114,6 +114,8 @@ class JobShape(Shape):
     """At most so many tokens an answer, reasoning included."""
     priority: Priority | None = None
     """Priority of all tasks."""
+    tools: Names | None = None
+    """What subagents see: servers, and tools by their full names; by default all. `{Column}` is the row's own."""
     tools_file: File | None = None
     """A file of tool servers as MCP hosts write it: `{"mcpServers": {...}}`."""
     swarm: bool | None = None
@@ -288,7 +290,7 @@ class TaskShape(Shape):
     schema_: PathOrTable = Field(None, alias="schema")
     """A JSON Schema (a file, or a table) that the answer must satisfy."""
     tools: Names | None = None
-    """The tool servers that it sees; by default all."""
+    """The servers, and tools by their full names, that it sees, of those of [job]; by default all of them."""
     swarm: bool | None = None
     """Whether it may create subagents and assign tasks to them; by default as the job says."""
     label: Annotated[str, StringConstraints(max_length=1_000)] | None = None

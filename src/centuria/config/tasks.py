@@ -6,14 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from centuria.config.granting import filled, grant_of
 from centuria.config.problems import Problems, did_you_mean, quoted
 from centuria.config.rows import Chosen, Row, Table
 from centuria.core.batch import EVERY, NewTask
 from centuria.core.calls import content_id, fingerprint
+from centuria.core.grants import EVERYTHING
 from centuria.core.graph import TaskGraph
 from centuria.core.templates import fill, placeholders
 from centuria.errors import GraphError, JobError
-from centuria.settings import LeftOut, Limits, Task
+from centuria.settings import LeftOut, Limits, Task, ToolServer
 
 LONGEST_ID = 200
 _BRACES = "Write {{ and }} for braces that are meant literally."
@@ -21,7 +23,8 @@ _BRACES = "Write {{ and }} for braces that are meant literally."
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a row becomes a task. `id` is a column or a template, `label` a template; None: not given."""
+    """How a row becomes a task. `id` is a column or a template, `label` a template, `tools` are names of `servers` and
+    of their tools, or templates; None: not given."""
 
     prompt: str
     system: str = ""
@@ -31,6 +34,8 @@ class Recipe:
     max_tokens: int = 16_000
     priority: int = 5
     delegates: bool = False
+    tools: tuple[str, ...] | None = None
+    servers: tuple[ToolServer, ...] = ()
 
 
 def tasks_from_rows(recipe: Recipe, table: Table, chosen: Chosen) -> tuple[tuple[Task, ...], tuple[LeftOut, ...]]:
@@ -61,7 +66,9 @@ def tasks_from_rows(recipe: Recipe, table: Table, chosen: Chosen) -> tuple[tuple
 
 def _check_templates(recipe: Recipe, table: Table, name: str) -> None:
     problems = Problems("")
-    for key, template in (("prompt", recipe.prompt), ("id", recipe.id or ""), ("label", recipe.label or "")):
+    templates = [("prompt", recipe.prompt), ("id", recipe.id or ""), ("label", recipe.label or "")]
+    templates += [("tools", template) for template in recipe.tools or ()]
+    for key, template in templates:
         for column in placeholders(template):
             if column not in table.columns and column.partition(".")[0] not in table.columns:
                 remedy = f"{did_you_mean(column, table.columns)} {_BRACES}"
@@ -89,6 +96,9 @@ def _task(recipe: Recipe, row: Row, columns: Sequence[str]) -> Task:
         task_id = content_id(recipe.prompt, row, ())
     else:
         check_id(task_id)
+    grant = EVERYTHING
+    if recipe.tools is not None:
+        grant = grant_of(filled(recipe.tools, row), recipe.servers, "tools")
     return Task(
         id=task_id,
         prompt=prompt,
@@ -97,6 +107,8 @@ def _task(recipe: Recipe, row: Row, columns: Sequence[str]) -> Task:
         priority=recipe.priority,
         max_tokens=recipe.max_tokens,
         schema=recipe.schema,
+        servers=grant.servers,
+        tools=grant.tools,
         variables=dict(row),
         delegates=recipe.delegates,
     )

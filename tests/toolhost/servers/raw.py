@@ -1,6 +1,6 @@
 """A server of few lines that starts at once and misbehaves on request. Standard library only.
 
-python raw.py [MODE..]      modes: mute, crash, refuse, stubborn, garbage, pages, loop
+python raw.py [MODE..]      modes: mute, crash, refuse, stubborn, garbage, pages, loop, many, odd
 """
 
 import json
@@ -13,6 +13,22 @@ import time
 MODES = set(sys.argv[1:])
 LOCK = threading.Lock()
 TOOLS = ("add", "echo", "fail", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
+#: Tools of the mode "odd": one that no provider can be given, one that few take as it is.
+ODD = {
+    "endless": {"type": "object", "properties": {"text": {"type": "string", "description": "more " * 60_000}}},
+    "filter": {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "type": "object",
+        "properties": {
+            "text": {"$ref": "#/definitions/text"},
+            "size": {"type": ["integer", "null"], "exclusiveMinimum": 0},
+            "required": {"type": "boolean"},
+        },
+        "required": ["text"],
+        "anyOf": [{"required": ["text"]}, {"required": ["size"]}],
+        "definitions": {"text": {"type": "string", "format": "uri", "title": "Text"}},
+    },
+}
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
 busy = 0
 most = 0
@@ -38,6 +54,8 @@ def call(number: object, name: str, arguments: dict) -> None:  # noqa: C901 - on
             total = {"sum": arguments["a"] + arguments["b"]}
             text = [{"type": "text", "text": json.dumps(total)}]
             send({"id": number, "result": {"content": text, "structuredContent": total, "isError": False}})
+        case _ if name in ODD or name.startswith("note_"):
+            answer(number, f"{name}: {json.dumps(arguments)}")
         case "fail":
             text = [{"type": "text", "text": f"ValueError: {arguments['why']}"}]
             send({"id": number, "result": {"content": text, "isError": True}})
@@ -76,6 +94,10 @@ def call(number: object, name: str, arguments: dict) -> None:  # noqa: C901 - on
 
 def listing(cursor: str | None) -> dict:
     tools = [{"name": name, "description": name, "inputSchema": SCHEMA} for name in TOOLS]
+    if "many" in MODES:
+        tools += [{"name": f"note_{n}", "description": f"Keeps note {n}.", "inputSchema": SCHEMA} for n in range(200)]
+    if "odd" in MODES:
+        tools += [{"name": name, "description": name, "inputSchema": schema} for name, schema in ODD.items()]
     if "loop" in MODES:
         return {"tools": tools, "nextCursor": "again"}
     if "pages" in MODES:
