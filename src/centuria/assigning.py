@@ -90,6 +90,7 @@ class Assigning:
             max_tokens=assigned.max_tokens,
             schema=assigned.schema,
             servers=None if assigned.servers is None else frozenset(assigned.servers),
+            tools=frozenset(assigned.tools),
             variables={"agent": assigned.agent, "prompt": assigned.prompt, "id": added.task},
             system=assigned.system,
             delegates=added.depth < self._job.limits.depth,

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from centuria import merge as merging
 from centuria.assigning import Assigning
+from centuria.core.delegation import SPECS
 from centuria.core.grants import Grant
 from centuria.core.window import shorten
 from centuria.delegation import SwarmTools
@@ -25,16 +26,17 @@ class _CurrentTools(Tools):
 
     scheduler: ToolScheduler
     grant: Grant
+    beside: int = 0
 
     @property
     def specs(self) -> tuple[ToolSpec, ...]:
-        return self.scheduler.view(self.grant).specs
+        return self.scheduler.view(self.grant, beside=self.beside).specs
 
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
         return await in_parallel(self.call, calls)  # each in the view of its own moment
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
-        return await self.scheduler.view(self.grant).call(call, caller)
+        return await self.scheduler.view(self.grant, beside=self.beside).call(call, caller)
 
 
 class Briefing:
@@ -61,7 +63,8 @@ class Briefing:
                 self._kit.stream.publish(*facts)
             return self._kit.landing.asked(task.id, epoch, turn)
 
-        tools: Tools = _CurrentTools(self._kit.tools, Grant(task.servers, task.tools))
+        beside = len(SPECS) if task.delegates else 0
+        tools: Tools = _CurrentTools(self._kit.tools, Grant(task.servers, task.tools), beside)
         if task.delegates:
             tools = SwarmTools(tools, self._assigning, self._kit.tools, task)
         return Brief(

@@ -13,7 +13,8 @@ from typing import Any, Protocol
 from centuria.core import delegation as words
 from centuria.core.arguments import BadArguments
 from centuria.core.delegation import Assignment, Roster
-from centuria.errors import CenturiaError
+from centuria.core.grants import Grant
+from centuria.errors import CenturiaError, ToolsNotGranted
 from centuria.messages import CallKey, Outcome, Status, ToolCall, ToolEnd, ToolResult, ToolSpec
 from centuria.ports import Caller
 from centuria.scheduler import ToolScheduler
@@ -132,10 +133,9 @@ class SwarmTools(Tools):
                 if call.name == words.CREATE:
                     self._roster.create(arguments)
                     continue
-                placed = self._roster.assignment(
-                    arguments, caller.key, max_tokens=self._task.max_tokens, servers=self._task.servers
-                )
-            except BadArguments as error:
+                grant = self._handed_down(arguments.get("tools"))
+                placed = self._roster.assignment(arguments, caller.key, max_tokens=self._task.max_tokens, grant=grant)
+            except (BadArguments, ToolsNotGranted) as error:
                 self._placed[caller.key] = ToolResult(str(error), ToolEnd.REFUSED)
                 continue
             self._placed[caller.key] = placed
@@ -148,6 +148,17 @@ class SwarmTools(Tools):
                 self._placed[placed.assigned.call] = ToolResult(refusal, ToolEnd.REFUSED)
             elif placed.background:
                 self._uncollected[placed.id] = None
+
+    def _handed_down(self, names: Sequence[str] | None) -> Grant:
+        """What an assigned task sees of the tools: those named, or all of this agent's. Raises `ToolsNotGranted`."""
+        mine = Grant(self._task.servers, self._task.tools)
+        if names is None:
+            return mine
+        view = self._scheduler.view(mine)
+        servers = [name for name in names if "__" not in name]
+        tools = [name for name in names if "__" in name]
+        view.narrow(servers=servers, tools=tools)
+        return mine.part(servers=[view.slug_of(name) for name in servers], tools=tools)
 
     async def _create(self, arguments: dict[str, Any], key: CallKey) -> ToolResult:
         return ToolResult(self._roster.create(arguments))

@@ -170,7 +170,7 @@ class Assigned:
     """What a subagent gave another to do: all that is needed to run it again. `call` is the call that asked for it.
 
     `system` is the role's prompt, `schema` the shape of the answer that was asked for; `servers` are the slugs of the
-    tool servers that it may use (None: all).
+    tool servers that it may use (None: all), `tools` the full names of further tools.
     """
 
     call: CallKey
@@ -180,3 +180,4 @@ class Assigned:
     max_tokens: int
     schema: Mapping[str, Any] | None = None
     servers: tuple[str, ...] | None = None
+    tools: tuple[str, ...] = ()

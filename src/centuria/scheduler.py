@@ -122,9 +122,12 @@ class ToolScheduler:
             self._limited.add(resource)
             self._slots.set_limit(resource, limit, reason)
 
-    def view(self, grant: Grant | frozenset[str] | None = None) -> ToolView:
-        """What this grant, or these servers (names or slugs; None: all) have now: the same object for all alike."""
-        return self._views.of(grant if isinstance(grant, Grant) else Grant(grant))
+    def view(self, grant: Grant | frozenset[str] | None = None, *, beside: int = 0) -> ToolView:
+        """What this grant, or these servers (names or slugs; None: all) have now: the same object for all alike.
+
+        `beside` functions are to stand beside them in a request.
+        """
+        return self._views.of(grant if isinstance(grant, Grant) else Grant(grant), beside)
 
     # -- one call -----------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,10 @@ class ToolView:
                 raise ToolsNotGranted(_not_granted("tool", name, sorted(self.tools)))
         return self.views.of(self.grant.narrow(servers=servers, tools=tools, trusted=trusted))
 
+    def slug_of(self, server: str) -> str:
+        """The slug of a server that is named by it or by its own name."""
+        return self.views.slugs().get(server, server)
+
     def meant(self, name: str) -> HostedTool | None:
         """The one tool of this view whose full name, or whose server's own name for it, this is."""
         own = [tool for tool in self.tools.values() if tool.tool == name]
@@ -161,24 +165,32 @@ class Views:
         self._publish = publish
         self._catalogue: Sequence[HostedTool] = ()
         self._offers: dict[tuple[str, str, str], _Offer] = {}
-        self._views: dict[Grant, ToolView] = {}
+        self._views: dict[tuple[Grant, int], ToolView] = {}
         self._told: set[str] = set()
 
-    def of(self, grant: Grant) -> ToolView:
-        """The view of this grant: the same object for all who ask alike, until the catalogue changes."""
+    def of(self, grant: Grant, beside: int = 0) -> ToolView:
+        """The view of this grant: the same object for all who ask alike, until the catalogue changes.
+
+        `beside` is the number of functions that a request holds besides.
+        """
         catalogue = self._host.catalogue()
         if catalogue != self._catalogue:  # tools that stayed are the same objects: that is soon seen
             self._views.clear()
         self._catalogue = catalogue
-        view = self._views.get(grant)
+        view = self._views.get((grant, beside))
         if view is None:
-            view = self._views[grant] = self._made(grant)
+            view = self._views[grant, beside] = self._made(grant, beside)
         return view
 
     def servers_of(self, grant: Grant) -> frozenset[str]:
         """The slugs and names of the servers of which a grant may have something."""
         states = [state for state in self._host.servers() if grant.reaches(state.slug, state.server)]
         return frozenset(name for state in states for name in (state.slug, state.server))
+
+    def slugs(self) -> dict[str, str]:
+        """The slugs of all servers, by slug and by name."""
+        states = self._host.servers()
+        return {state.server: state.slug for state in states} | {state.slug: state.slug for state in states}
 
     def usable(self, slug: str) -> list[HostedTool]:
         """A server's tools, each that cannot be offered being left out with a notice."""
@@ -221,7 +233,7 @@ class Views:
             spec, len(json.dumps(written, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace"))
         )
 
-    def _made(self, grant: Grant) -> ToolView:
+    def _made(self, grant: Grant, beside: int) -> ToolView:
         specs: list[ToolSpec] = []
         tools: dict[str, HostedTool] = {}
         size = 0
@@ -235,7 +247,7 @@ class Views:
                 specs.append(offer.spec)
                 size += offer.size
         self._tell_missing(grant)
-        why = why_search(len(specs), size, self._context)
+        why = why_search(len(specs), size, self._context, beside=beside)
         self._tell_way(len(specs), size, why)
         if not why:
             return ToolView(tuple(specs), tools, grant, self)

@@ -287,6 +287,16 @@ def test_however_it_is_narrowed_a_grant_never_grows(parts: list[dict[str, Any]],
         grant = narrower
 
 
+@settings(max_examples=200)
+@given(PARTS, st.sets(st.sampled_from(["file", "web", "db"])), st.sets(NAMES), NAMES)
+def test_a_part_that_is_kept_is_what_narrowing_gives(top: dict[str, Any], servers: Any, tools: Any, name: str) -> None:
+    grant = Grant(None if top.get("servers") is None else frozenset(top["servers"]), frozenset(top.get("tools") or ()))
+    slug = name.partition("__")[0]
+    kept = grant.part(servers=servers, tools=tools)
+    assert kept.within is None
+    assert kept.allows(slug, slug, name) == grant.narrow(servers=servers, tools=tools).allows(slug, slug, name)
+
+
 @virtual_clock
 async def test_a_view_follows_the_catalogue_and_is_one_object_meanwhile() -> None:
     bench = Models(SERVERS)

@@ -24,16 +24,11 @@ def grant_of(names: Sequence[str], servers: Sequence[ToolServer], place: str, wi
     for name in names:
         slug, _, tool = name.partition("__")
         if name in slugs:
-            slug = slugs[name]
-            if within.servers is None or slug in within.servers:
-                whole.add(slug)
-                continue
-            narrower = {granted for granted in within.tools if granted.partition("__")[0] == slug}
-            tools |= narrower
-            allowed = bool(narrower)
+            whole.add(slugs[name])
+            allowed = within.reaches(slugs[name], name)
         elif tool and slug in slugs.values():
             tools.add(name)
-            allowed = within.servers is None or slug in within.servers or name in within.tools
+            allowed = within.allows(slug, "", name)
         else:
             known = [server.name for server in servers]
             advice = did_you_mean(slug if tool else name, known) or "Add a table [tools.NAME]."
@@ -45,7 +40,7 @@ def grant_of(names: Sequence[str], servers: Sequence[ToolServer], place: str, wi
             raise JobError(
                 f"{place}: {quoted(name)} is not among the `tools` of [job].", remedy="Add it there, or remove it here."
             )
-    return Grant(frozenset(whole), frozenset(tools))
+    return within.part(servers=whole, tools=tools)
 
 
 def literal(names: Sequence[str] | None) -> list[str] | None:

@@ -16,6 +16,7 @@ from typing import Any
 from centuria.core.answer_schema import check_schema
 from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
 from centuria.core.calls import fingerprint
+from centuria.core.grants import EVERYTHING, Grant
 from centuria.errors import JobError
 from centuria.messages import Assigned, CallKey, ToolSpec
 
@@ -76,6 +77,11 @@ _ASSIGN = ToolSpec(
                 "description": "Optional: ids of tasks of this or earlier turns whose results this one is given",
             },
             "output": {"type": "object", "description": "Optional: a JSON Schema that the answer must fit"},
+            "tools": {
+                "type": "array",
+                "items": {"type": "string"},
+                "description": "Optional: the only tools that it may use, of yours, by name; by default all of yours",
+            },
             "priority": {"type": "integer", "description": "Optional: 0 (first) to 9; the default is 5"},
             "background": {
                 "type": "boolean",
@@ -181,9 +187,9 @@ class Roster:
         return f"Subagent {name!r} is created. Give it work with {ASSIGN}."
 
     def assignment(
-        self, arguments: Mapping[str, Any], call: CallKey, *, max_tokens: int, servers: frozenset[str] | None
+        self, arguments: Mapping[str, Any], call: CallKey, *, max_tokens: int, grant: Grant = EVERYTHING
     ) -> Assignment:
-        """What one call of `assign_task` asks for. Raises `BadArguments`."""
+        """What one call of `assign_task` asks for, its agent seeing the tools of `grant`. Raises `BadArguments`."""
         agent, prompt = str(arguments["agent"]).strip(), str(arguments["prompt"])
         system = self.roles.get(agent)
         if system is None:
@@ -199,7 +205,8 @@ class Roster:
             prompt=prompt,
             max_tokens=max_tokens,
             schema=_output(arguments),
-            servers=None if servers is None else tuple(sorted(servers)),
+            servers=None if grant.servers is None else tuple(sorted(grant.servers)),
+            tools=tuple(sorted(grant.tools)),
         )
         needs = tuple(dict.fromkeys(str(need) for need in arguments.get("needs", ())))
         spec = spec_of(assigned, needs)

@@ -35,6 +35,18 @@ class Grant:
         """Whether what the operator says of this tool's calls counts here."""
         return (self.trusted is None or name in self.trusted) and (self.within is None or self.within.trusts(name))
 
+    def part(self, *, servers: Collection[str] = (), tools: Collection[str] = ()) -> Grant:
+        """What a grant of the top has of these slugs and full names, as a grant of the top that can be kept.
+
+        Of a server that is not granted whole it is the tools that are.
+        """
+        if self.within is not None:
+            raise ValueError("Only a grant of the top can be kept.")
+        whole = {slug for slug in servers if self.servers is None or slug in self.servers}
+        named = {name for name in self.tools if name.partition("__")[0] in set(servers) - whole}
+        named |= {name for name in tools if self.allows(name.partition("__")[0], "", name)}
+        return Grant(frozenset(whole), frozenset(named))
+
     def narrow(
         self,
         *,

@@ -36,12 +36,12 @@ _WORD = re.compile(r"[^\W\d_]+|\d+")
 _HUMP = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 
 
-def why_search(count: int, size: int, context: int) -> str:
+def why_search(count: int, size: int, context: int, *, beside: int = 0) -> str:
     """Why so many functions, of so many bytes of JSON together, are to be searched; "" where all are shown.
 
-    `context` is the model's window in tokens.
+    `context` is the model's window in tokens; `beside` functions stand beside them in a request.
     """
-    if count > MOST_FUNCTIONS:
+    if count + beside > MOST_FUNCTIONS:
         return f"a request takes at most {MOST_FUNCTIONS} functions"
     tokens = size // _BYTES_A_TOKEN
     if count > ALWAYS_SHOWN and tokens > SHARE * context:
