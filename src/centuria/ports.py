@@ -148,8 +148,10 @@ class ToolHost(Protocol):
         """Every server of the run, up or not."""
         ...
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
-        """Run one tool, `timeout` seconds from now at most. `name` is `HostedTool.name`.
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+    ) -> ToolResult:
+        """Run one tool, `timeout` seconds from now at most. `name` is `HostedTool.name`; `caller` is for whom.
 
         A tool's own error is a value. Raises `ToolUnavailable` (surely not run), `OutcomeUnknown` (may have run),
         `TimeoutError` (cancelled at the server, may have run).

@@ -298,7 +298,7 @@ class ToolScheduler:
         tool = work.tool
         seconds = self._timeouts.tool if tool.timeout is None else tool.timeout
         try:
-            result = await self._host.call(tool.name, work.arguments, timeout=seconds)
+            result = await self._host.call(tool.name, work.arguments, timeout=seconds, caller=work.caller)
         except ToolUnavailable as error:
             retry = self._retry.delay(failures + 1, error, self._dice())
             if retry is not None:

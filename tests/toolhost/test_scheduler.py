@@ -201,6 +201,13 @@ async def test_a_schema_of_another_dialect_or_of_none_is_no_obstacle() -> None:
 
 
 @virtual_clock
+async def test_the_host_is_told_for_whom_each_call_is() -> None:
+    bench = Bench({"echo": LocalTool(echo, TEXT)})
+    await bench.call("local__echo", {"text": "hi"}, agent="b", position=3, index=7)
+    assert bench.host.callers == [Caller(CallKey("b", 0, 0, 3), "b", 7)]
+
+
+@virtual_clock
 async def test_a_tool_that_asks_first_runs_only_when_approved() -> None:
     tools = {"drop": LocalTool(lambda **_: "dropped", ANY, {"ask": True})}
     asked = []

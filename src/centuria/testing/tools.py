@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ToolError, ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
-from centuria.ports import HostedTool, ServerState
+from centuria.ports import Caller, HostedTool, ServerState
 
 
 class LocalTool(NamedTuple):
@@ -31,12 +31,14 @@ class LocalTool(NamedTuple):
 class LocalToolHost:
     """Implements `ports.ToolHost`. `down` maps a slug to the reason why its tools are not available just now.
 
-    `calls` records what was run, in order; `most` is how many calls of a slug were ever in service at once.
+    `calls` records what was run, in order, and `callers` for whom; `most` is how many calls of a slug were ever in
+    service at once.
     """
 
     functions: Mapping[str, LocalTool | tuple[Any, ...]]
     down: dict[str, str] = field(default_factory=dict)
     calls: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
+    callers: list[Caller | None] = field(default_factory=list)
     most: dict[str, int] = field(default_factory=dict)
     _running: dict[str, int] = field(default_factory=dict)
     _tools: dict[str, HostedTool] = field(init=False)
@@ -76,13 +78,16 @@ class LocalToolHost:
             for slug, own in tools.items()
         )
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+    ) -> ToolResult:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
         if tool.slug in self.down:
             raise ToolUnavailable(f"The server {tool.server} is not available. {self.down[tool.slug]}")
         self.calls.append((name, dict(arguments)))
+        self.callers.append(caller)
         running = self._running[tool.slug] = self._running.get(tool.slug, 0) + 1
         self.most[tool.slug] = max(running, self.most.get(tool.slug, 0))
         try:

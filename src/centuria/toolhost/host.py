@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.messages import ToolResult, safe_text
-from centuria.ports import HostedTool, ServerState
+from centuria.ports import Caller, HostedTool, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
 from centuria.toolhost.processes import Warden
@@ -244,7 +244,9 @@ class McpToolHost:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def call(self, name: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+    async def call(
+        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+    ) -> ToolResult:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
