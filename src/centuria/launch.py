@@ -158,7 +158,7 @@ def _adapter() -> Any:
 def _without_keys(server: ToolServer, known: Set[str]) -> ToolServer:
     """A server without what could be a key; where it was reached by one, without its arguments and query."""
     auth = replace(server.auth, client_secret=None) if server.auth is not None else None
-    server = replace(server, env={}, headers={}, auth=auth)
+    server = replace(server, env={}, headers={}, agent_headers={}, auth=auth)
     texts = (server.command or "", server.url or "", *server.args)
     flags = (arg.partition("=")[0] for arg in server.args if arg.startswith("-"))
     told = any(value and value in text for value in known for text in texts) or any(

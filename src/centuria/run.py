@@ -52,7 +52,7 @@ from centuria.orchestrator import Orchestrator, new_tasks
 from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
-from centuria.settings import MERGE, Endpoint, Task
+from centuria.settings import MERGE, Endpoint, Job, Task
 from centuria.steering import Approvals
 from centuria.stream import Stream
 from centuria.throttle import Throttle
@@ -196,7 +196,7 @@ class Run:
                 stack.push_async_callback(journal.aclose)
                 seq = cores.restore(journal)
                 self.idle = seq > 0 and plan_resume(launch.job, cores.graph, cores.calls, only=launch.resume.only).empty
-            host = await self._start_servers(stack)
+            host = await self._start_servers(stack, cores.graph)
             if launch.resume is None:  # after them: a run that cannot start leaves no folder
                 launch.folder.create()
                 journal = SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
@@ -222,10 +222,11 @@ class Run:
 
     # -- composing ----------------------------------------------------------------------------------------------------
 
-    async def _start_servers(self, stack: AsyncExitStack) -> McpToolHost:
+    async def _start_servers(self, stack: AsyncExitStack, graph: TaskGraph) -> McpToolHost:
         """The tool servers; none of them when the run is cancelled meanwhile, so that it ends at once and in order."""
         job = self.launch.job
-        host = McpToolHost(() if self.idle else job.servers, timeouts=job.timeouts, dice=self._dice)
+        servers = () if self.idle else job.servers
+        host = McpToolHost(servers, timeouts=job.timeouts, dice=self._dice, rows=rows_of(job, graph))
         self._starting = current = asyncio.current_task()
         try:
             await stack.enter_async_context(host)
@@ -454,6 +455,18 @@ def governor_of(launch: Launch) -> Governor:
     elif limits.concurrency_written:
         known = replace(known, concurrency=most)
     return Governor(launch.endpoint.model, most=most, known=known, why=why)
+
+
+def rows_of(job: Job, graph: TaskGraph) -> Callable[[str], Mapping[str, Any]]:
+    """The row that each agent works for: its task's, or that of the task of the job below which it was assigned."""
+    rows: dict[str | None, Mapping[str, Any]] = {task.id: task.variables for task in job.tasks}
+
+    def row(task: str | None) -> Mapping[str, Any]:
+        while task is not None and task not in rows and task in graph:
+            task = graph.task(task).parent
+        return rows.get(task, {})
+
+    return row
 
 
 def _deafen(host: McpToolHost) -> None:

@@ -119,9 +119,10 @@ class ToolServer:
 
     `limit` None means: built-in tools their own (web_search 20, code_exec 5, file_read 30), declared-safe servers 10,
     unknown stdio servers 1. `tool_limits` are by the tool's own name. `trusted`: tools that the operator trusts to be
-    safe to run again ("*" = all). `allow` (None = all) lists the tools that agents may use. `options` are a built-in's
-    own (`roots`, `folder`, `url`, `provider`, ...). `elicit` is what a server hears that asks a person for something:
-    no, or what its form has as defaults if they suffice.
+    safe to run again ("*" = all). `allow` (None = all) lists the tools that agents may use. `agent_headers` are
+    templates of headers that go with an agent's own calls, filled from its row. `options` are a built-in's own
+    (`roots`, `folder`, `url`, `provider`, ...). `elicit` is what a server hears that asks a person for something: no,
+    or what its form has as defaults if they suffice.
     """
 
     slug: str
@@ -135,6 +136,7 @@ class ToolServer:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     auth: Authorization | None = None
     elicit: Literal["decline", "defaults"] = "decline"
+    agent_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     limit: int | None = None
     tool_limits: Mapping[str, int] = field(default_factory=dict)
     required: bool = False

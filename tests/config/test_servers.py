@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from centuria.config import load_job, read_mcp_json
 from centuria.config.reading import without_comments
 from centuria.errors import JobError
-from centuria.settings import ToolServer
+from centuria.settings import Job, ToolServer
 
 TASK = '[[task]]\nid = "a"\nprompt = "x"\n'
 
@@ -312,3 +312,44 @@ def test_a_table_without_a_command_tunes_the_server_of_the_tools_file(tmp_path: 
 def test_the_environment_and_headers_of_a_server_are_not_in_its_repr(tmp_path: Path) -> None:
     server = mcp(tmp_path, {"mcpServers": {"x": {"command": "a", "env": {"K": "hunter2"}}}})["x"]
     assert "hunter2" not in repr(server)
+
+
+WEB = '[tools.web]\nurl = "https://tools.example.com/mcp"\nagent_headers = { X-User = "{User}" }\n'
+ROWS = '[job]\nprompt = "Go {Name}"\nrows = "r.csv"\nid = "Name"\n'
+
+
+def loaded(tmp_path: Path, text: str, rows: str = "Name,User\nAnn,a1\nBob,b2\n") -> Job:
+    (tmp_path / "r.csv").write_text(rows)
+    (tmp_path / "job.toml").write_text(text)
+    return load_job(tmp_path / "job.toml", env={}).job
+
+
+def test_headers_of_agents_are_templates_of_their_rows(tmp_path: Path) -> None:
+    [server] = loaded(tmp_path, ROWS + WEB).servers
+    assert server.agent_headers == {"X-User": "{User}"}
+    assert "{User}" not in repr(server)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows", "message"),
+    [
+        (ROWS + '[tools.x]\ncommand = "x"\nagent_headers = { A = "b" }\n', None, "belongs to a server with a `url`"),
+        (ROWS + '[tools.x]\nbuiltin = "file_read"\nagent_headers = { A = "b" }\n', None, "a server with a `url`"),
+        (ROWS + WEB.replace("{User}", "{Usr}"), None, "agent_headers `X-User` cannot be made for the task `Ann`"),
+        (ROWS + WEB, "Name,User\nAnn,\n", "of the task `Ann` would be empty"),
+        (ROWS + WEB, "Name,User\nAnn,Ä\n", "or no line of plain characters"),
+        (ROWS + WEB.replace("X-User", '"X:User"'), None, "agent_headers `X:User` is not a header"),
+        ('[job]\nprompt = "Go"\n' + WEB, None, "It has no row: take the server out of its `tools`."),
+    ],
+)
+def test_headers_of_agents_that_cannot_be_sent_are_refused_before_anything_runs(
+    tmp_path: Path, text: str, rows: str | None, message: str
+) -> None:
+    with pytest.raises(JobError) as error:
+        loaded(tmp_path, text, *([rows] if rows else []))
+    assert message in str(error.value)
+
+
+def test_a_task_that_does_not_see_the_server_needs_no_name_there(tmp_path: Path) -> None:
+    job = loaded(tmp_path, ROWS + WEB + '[[task]]\nid = "sum"\nprompt = "x"\ntools = []\n')
+    assert [task.id for task in job.tasks] == ["Ann", "Bob", "sum"]

@@ -26,6 +26,7 @@ from tests.promises.kit import (
     turn,
     write_job,
 )
+from tests.toolhost.servers.rawhttp import RawHttp
 
 
 def _member(seen: Seen, name: str) -> bytes:
@@ -215,6 +216,24 @@ async def test_a_rehearsal_reaches_the_tools_of_its_script_through_the_search(tm
     assert {task: end.text for task, end in report.outcomes.items()} == {
         f"n{n}": f'It says note_7: {{"text": "n{n}"}}.' for n in range(3)
     }
+
+
+async def test_each_agent_calls_a_shared_server_in_its_own_name(tmp_path: Path) -> None:
+    def script(body: Body) -> Reply:
+        if turn(body):
+            return Text(tool_texts(body)[0])
+        return Calls((("web__echo", json.dumps({"text": prompt(body).split()[-1]})),))
+
+    async with RawHttp().serving() as server, FakeUpstream(script) as upstream:
+        rows = [{"Name": f"n{number}", "User": f"user-{number}"} for number in range(10)]
+        web = {"url": server.url, "limit": 10, "agent_headers": {"X-User": "{User}"}}
+        job = write_job(tmp_path, upstream, rows=rows, job={"prompt": "Ask as {User}"}, tools={"web": web})
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.run(job)
+    assert census(report) == {"ok": 10}
+    calls = [(m["params"]["arguments"]["text"], h["x-user"]) for m, h in server.requests if m["method"] == "tools/call"]
+    assert sorted(calls) == [(row["User"], row["User"]) for row in rows]
+    assert not any("x-user" in headers for message, headers in server.requests if message["method"] != "tools/call")
 
 
 async def test_no_request_holds_a_word_of_another_agents_context(tmp_path: Path) -> None:

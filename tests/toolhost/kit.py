@@ -38,9 +38,12 @@ def shell(slug: str, script: str) -> ToolServer:
 
 
 def host_of(
-    *servers: ToolServer, start: float = 20.0, on_change: Callable[[ServerState], None] | None = None
+    *servers: ToolServer,
+    start: float = 20.0,
+    on_change: Callable[[ServerState], None] | None = None,
+    **more: Any,
 ) -> McpToolHost:
-    return McpToolHost(servers, timeouts=Timeouts(server_start=start), dice=lambda: 0.0, on_change=on_change)
+    return McpToolHost(servers, timeouts=Timeouts(server_start=start), dice=lambda: 0.0, on_change=on_change, **more)
 
 
 def processes_with(nonce: str) -> list[int]:

@@ -6,11 +6,11 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from centuria.config.problems import did_you_mean, quoted
+from centuria.config.problems import did_you_mean, quoted, where
 from centuria.core.grants import EVERYTHING, Grant
-from centuria.core.templates import fill, look_up, placeholders
+from centuria.core.templates import fill, fits_header, look_up, placeholders
 from centuria.errors import JobError
-from centuria.settings import ToolServer
+from centuria.settings import Task, ToolServer
 
 _ONE = re.compile(r"\{([^{}]+)\}")
 
@@ -41,6 +41,27 @@ def grant_of(names: Sequence[str], servers: Sequence[ToolServer], place: str, wi
                 f"{place}: {quoted(name)} is not among the `tools` of [job].", remedy="Add it there, or remove it here."
             )
     return within.part(servers=whole, tools=tools)
+
+
+def check_agent_headers(tasks: Sequence[Task], servers: Sequence[ToolServer], file: str) -> None:
+    """Refuse a task that would call a server in nobody's name, or in a name that is none. Raises `JobError`."""
+    for server in servers:
+        place = f"{file}: {where(('tools', server.name))}" if file else where(("tools", server.name))
+        for task in tasks if server.agent_headers else ():
+            if not Grant(task.servers, task.tools).reaches(server.slug, server.name):
+                continue
+            for header, template in server.agent_headers.items():
+                told = f"{place} agent_headers {quoted(header)}"
+                try:
+                    value = fill(template, task.variables)
+                except JobError as error:
+                    remedy = error.remedy if task.variables else "It has no row: take the server out of its `tools`."
+                    raise JobError(f"{told} cannot be made for the task {quoted(task.id)}.", remedy=remedy) from None
+                if not fits_header(value):
+                    raise JobError(
+                        f"{told} of the task {quoted(task.id)} would be empty, or no line of plain characters.",
+                        remedy="Mend its row, or leave it out with `require`.",
+                    )
 
 
 def literal(names: Sequence[str] | None) -> list[str] | None:

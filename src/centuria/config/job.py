@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
-from centuria.config.granting import grant_of, literal
+from centuria.config.granting import check_agent_headers, grant_of, literal
 from centuria.config.mcp_json import read_mcp_json
 from centuria.config.overrides import Overrides, merged
 from centuria.config.problems import Problems, did_you_mean, from_validation, quoted
@@ -189,6 +189,7 @@ def _load(
     none: tuple[tuple[Task, ...], tuple[LeftOut, ...]] = ((), ())
     tasks, left_out = _tried(problems, lambda: _tasks(shape, scope, merge, servers, given), none)
     problems.check()
+    check_agent_headers(tasks, servers, scope.file)
     needs = check_graph(tasks, limits, file=scope.file)
     job = Job(
         name=" ".join((shape.job.name or default_name).split()),

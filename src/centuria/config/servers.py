@@ -24,7 +24,7 @@ BUILTINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 }
 _OPTIONS = tuple(option for _, options in BUILTINS.values() for option in options)
 _OF_COMMAND = ("args", "env", "cwd")
-_OF_URL = ("headers", "auth")
+_OF_URL = ("headers", "agent_headers", "auth")
 
 
 def servers_from(
@@ -105,6 +105,8 @@ def _server(
         server = process(server, shape.command, shape.args, shape.env, shape.cwd, folder=folder, env=env)
     elif shape.url is not None:
         server = remote(server, shape.url, shape.headers, shape.auth, folder=folder, env=env)
+        check_names("agent_headers", shape.agent_headers)
+        server = replace(server, agent_headers=dict(shape.agent_headers))
     return replace(server, **tuning)
 
 
@@ -208,11 +210,7 @@ def remote(
         return expand(text, env, folder=folder, place=place, inputs=inputs)
 
     filled = {name: fill(value, f"headers {name}") for name, value in headers.items()}
-    for name, value in filled.items():
-        if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
-            raise JobError(
-                f"headers {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
-            )
+    check_names("headers", filled)
     if auth is not None and any(name.lower() == "authorization" for name in filled):
         raise JobError("has `auth` and an Authorization header.", remedy="Keep one of them.")
     return replace(
@@ -221,6 +219,15 @@ def remote(
         headers=filled,
         auth=authorization(auth, folder=folder, env=env) if auth is not None else None,
     )
+
+
+def check_names(key: str, headers: Mapping[str, str]) -> None:
+    """Refuse what is no header. Raises `JobError`."""
+    for name, value in headers.items():
+        if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
+            raise JobError(
+                f"{key} {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
+            )
 
 
 def _checked_url(url: str, key: str) -> str:

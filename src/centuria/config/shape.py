@@ -236,6 +236,8 @@ class ToolShape(Shape):
     cwd: File | None = None
     url: File | None = None
     headers: dict[str, str] = {}
+    agent_headers: dict[str, str] = {}
+    """Headers that are sent with an agent's own calls alone: `{Column}` is its row's value."""
     auth: AuthShape | None = None
     elicit: Literal["decline", "defaults"] | None = None
     """What a server hears that asks a person for something in mid-call: no, or its form's defaults."""

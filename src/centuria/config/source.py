@@ -15,12 +15,12 @@ _ONLY_REFERENCES = re.compile(r"(?:[A-Za-z]+ )?(?:\$\{[^}]*\})+")
 _KEY = re.compile(r"(?:sk|pk|rk|ghp|gho|xox[a-z]|glpat|key|token)[-_][A-Za-z0-9_\-]{12,}|eyJ[A-Za-z0-9_\-]{20,}.*")
 #: What an argument after it, or behind its `=`, is.
 _SECRET_FLAG = re.compile(r"--?(?:[\w-]*[-_])?(?:token|key|secret|password|passwd|pwd|pat|auth|authorization)")
-_SECRET_KEYS = frozenset({"env", "headers", "client_secret"})
+_SECRET_KEYS = frozenset({"env", "headers", "client_secret", "agent_headers"})
 _IN_URL = re.compile(r"(https?://)[^/@\s]*@|(\?)[^\s#]*")
 
 
 def without_secrets(raw: Mapping[str, Any], *, file: str) -> dict[str, Any]:
-    """A copy in which `client_secret` and values of `env` and `headers` are masked, unless they refer to variables.
+    """A copy in which `client_secret` and values of `env` and of headers are masked, unless they refer to variables.
 
     Raises `JobError` for what JSON cannot hold.
     """

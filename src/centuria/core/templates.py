@@ -93,6 +93,11 @@ def look_up(name: str, values: Mapping[str, Any]) -> Any:
     return current
 
 
+def fits_header(text: str) -> bool:
+    """Whether a filled template can be the value of an HTTP header, sent the same by every client."""
+    return bool(text) and text == text.strip() and text.isascii() and text.isprintable()
+
+
 def nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     """A remedy sentence: the nearest right name, or the names that there are."""
     names = [str(key) for key in known]

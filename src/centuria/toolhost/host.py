@@ -20,6 +20,7 @@ from centuria.messages import ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
+from centuria.toolhost.on_behalf import on_behalf
 from centuria.toolhost.processes import Warden
 from centuria.toolhost.tokens import TokenStore, store_of
 
@@ -43,6 +44,7 @@ class McpToolHost:
     `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it comes
     up or goes down; it must not block. `tokens` are the user's logins (None: those of this process's user). With
     `consent` a person is asked to log in where a server wants that; without, such a server is not up, and why not.
+    `rows(task)` is the row that fills the `agent_headers` of a task's calls.
     Entering returns when each server is up or has failed once; those that failed are tried again in the background.
     Raises `ConfigurationError` where a required server is not up. Once left, none of its processes is left.
     """
@@ -56,6 +58,7 @@ class McpToolHost:
         on_change: Callable[[ServerState], None] | None = None,
         tokens: TokenStore | None = None,
         consent: Consent | None = None,
+        rows: Callable[[str], Mapping[str, Any]] = lambda task: {},
     ) -> None:
         self._servers = {server.slug: server for server in servers}
         if len(self._servers) < len(servers):
@@ -66,6 +69,7 @@ class McpToolHost:
         self._tokens = tokens or store_of(os.environ)
         self._consent = consent
         self._auths: dict[str, ServerAuth] = {}
+        self._rows = rows
         self._sessions: dict[str, Session] = {}
         self._tools: dict[str, HostedTool] = {}
         #: By server: tools that no agent can have, and why.
@@ -250,7 +254,11 @@ class McpToolHost:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
-        return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
+        templates = self._servers[tool.slug].agent_headers
+        if not templates:
+            return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
+        with on_behalf(templates, self._rows(caller.key.task) if caller is not None else {}):
+            return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
 
 
 def _sse_remark(server: ToolServer) -> str:

@@ -25,6 +25,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from centuria.core.retry import parse_retry_after
 from centuria.settings import ToolServer
+from centuria.toolhost.on_behalf import agents_headers
 
 MAX_BODY = 64 << 20
 _MAX_ERROR_BODY = 1 << 20
@@ -83,6 +84,8 @@ class Firewall(httpx2.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         if request.method != "POST":
             return await self._inner.handle_async_request(request)
+        if (own := agents_headers()) and _is_call(request):
+            request.headers.update(own)
         try:
             response = await self._inner.handle_async_request(request)
         except httpx2.TransportError as error:
@@ -95,6 +98,13 @@ class Firewall(httpx2.AsyncBaseTransport):
         if response.headers.get("content-type", "").lower().startswith("application/json"):
             return await _whole(request, response)
         return response
+
+
+def _is_call(request: httpx2.Request) -> bool:
+    try:
+        return bool(json.loads(request.content)["method"] == "tools/call")
+    except (httpx2.RequestNotRead, ValueError, KeyError, TypeError):
+        return False
 
 
 def _is_opening(request: httpx2.Request) -> bool:

@@ -23,6 +23,7 @@ class RawHttp:
         self.sessions = sessions
         self.generation = 0
         self.headers: list[dict[str, str]] = []
+        self.requests: list[tuple[dict[str, Any], dict[str, str]]] = []
         self.url = ""
         self._server: asyncio.Server | None = None
         self._port = 0
@@ -67,6 +68,7 @@ class RawHttp:
         if session is not None and session != str(self.generation):
             return _write(writer, 404, b"")
         message = json.loads(body)
+        self.requests.append((message, headers))
         if "id" not in message:
             return _write(writer, 202, b"")
         match message["method"]:

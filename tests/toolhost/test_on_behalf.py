@@ -1,0 +1,67 @@
+"""Headers of one agent, on a session that all share: with its own calls, and with nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from centuria.errors import ToolUnavailable
+from centuria.messages import CallKey
+from centuria.ports import Caller
+from centuria.settings import ToolServer
+from tests.toolhost.kit import host_of
+from tests.toolhost.servers.rawhttp import RawHttp
+
+ROWS: dict[str, dict[str, Any]] = {f"task-{n}": {"user": f"user-{n}"} for n in range(30)}
+
+
+def caller(task: str) -> Caller:
+    return Caller(CallKey(task, 0, 0, 1), task)
+
+
+def web(server: RawHttp) -> ToolServer:
+    return ToolServer(
+        "web",
+        "web",
+        url=server.url,
+        headers={"authorization": "Bearer all"},
+        agent_headers={"X-User": "{user}", "Authorization": "Bearer {user}"},
+    )
+
+
+def rows(task: str) -> dict[str, Any]:
+    return ROWS.get(task, {})
+
+
+async def test_each_agents_calls_carry_its_own_headers_over_one_session() -> None:
+    async with RawHttp().serving() as server, host_of(web(server), rows=rows) as host:
+        async with asyncio.TaskGroup() as group:
+            for task in ROWS:
+                asked = {"seconds": 0.05, "who": task}
+                group.create_task(host.call("web__sleep", asked, timeout=20, caller=caller(task)))
+        calls = [(m["params"]["arguments"]["who"], h) for m, h in server.requests if m["method"] == "tools/call"]
+        assert len(calls) == len(ROWS)
+        for task, headers in calls:
+            assert headers["x-user"] == ROWS[task]["user"]
+            assert headers["authorization"] == f"Bearer {ROWS[task]['user']}"
+        others = [headers for message, headers in server.requests if message["method"] != "tools/call"]
+        assert others and not any("x-user" in headers for headers in others)
+        assert {headers["authorization"] for headers in others} == {"Bearer all"}
+        assert sum(message["method"] == "initialize" for message, _ in server.requests) == 1
+
+
+@pytest.mark.parametrize("row", [{}, {"user": "a\r\nX-Admin: yes"}, {"user": ""}, {"user": "M\u00fcller"}])
+async def test_a_call_that_cannot_be_made_in_an_agents_name_is_not_made_at_all(row: dict[str, Any]) -> None:
+    async with RawHttp().serving() as server, host_of(web(server), rows=lambda task: row) as host:
+        with pytest.raises(ToolUnavailable, match="The header X-User of this agent"):
+            await host.call("web__echo", {"text": "x"}, timeout=10, caller=caller("t"))
+        assert server.seen == []
+
+
+async def test_a_call_for_nobody_is_not_made_where_agents_have_names() -> None:
+    async with RawHttp().serving() as server, host_of(web(server), rows=rows) as host:
+        with pytest.raises(ToolUnavailable):
+            await host.call("web__echo", {"text": "x"}, timeout=10)
+        assert server.seen == []
