@@ -13,6 +13,7 @@ from jsonschema import Draft202012Validator
 
 from centuria.core.checking import TooMuchWork, bounded, errors_of
 from centuria.core.schemas import ANTHROPIC, DIALECTS, GEMINI, KIMI, OPENAI, PLAIN, Dialect, Unlawful, legal
+from tests.core.schema_examples import NAMES, OBJECTS, made_to_fit, tools
 from tests.core.schema_rules import RULES
 
 ALL = pytest.mark.parametrize("dialect", DIALECTS.values(), ids=DIALECTS)
@@ -258,69 +259,13 @@ def test_what_cannot_be_made_legal_is_refused_with_a_reason(name: str) -> None:
 
 # -- properties ------------------------------------------------------------------------------------------------------
 
-NAMES = st.sampled_from(["a", "b", "c", "required", "a b"])
-SCALARS: st.SearchStrategy[Any] = st.sampled_from([None, True, False, 0, 1, 2, 2.5, -1e-9, 2**60, "", "x", "yy", "1"])
-VALUES = st.recursive(
-    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3), max_leaves=6
-)
-OBJECTS = st.dictionaries(NAMES, VALUES, max_size=4)
-
-
-def schemas() -> st.SearchStrategy[Any]:
-    """Schemas of every kind of keyword; those of one type only beside that type."""
-    numbers = {word: st.sampled_from([0, 1, 2.5, 1e-9]) for word in ("minimum", "maximum", "exclusiveMinimum")}
-    counts = [("minLength", "maxLength"), ("minItems", "maxItems"), ("minProperties", "maxProperties")]
-    length, items, names = ({low: st.integers(0, 2), high: st.integers(0, 3)} for low, high in counts)
-    leaves = st.one_of(
-        st.booleans(),
-        st.just({}),
-        st.fixed_dictionaries({"enum": st.lists(VALUES, min_size=1, max_size=4)}),
-        st.fixed_dictionaries({"const": VALUES}),
-        st.fixed_dictionaries(
-            {"type": st.lists(st.sampled_from(["string", "null", "integer", "object"]), min_size=1, unique=True)},
-            optional={"nullable": st.just(True), "enum": st.lists(SCALARS, min_size=1)},
-        ),
-        st.fixed_dictionaries(
-            {"type": st.just("string")}, optional={**length, "pattern": st.just("x"), "default": SCALARS}
-        ),
-        st.fixed_dictionaries({"type": st.sampled_from(["number", "integer"])}, optional=numbers),
-        st.sampled_from([{"$ref": "#"}, {"$ref": "#/$defs/D"}, {"$ref": "#/$defs/D", "description": "d"}]),
-    )
-
-    def grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-        some = st.lists(inner, min_size=1, max_size=3)
-        shape = {
-            "properties": st.dictionaries(NAMES, inner, max_size=3),
-            "required": st.lists(NAMES, max_size=2, unique=True),
-            "additionalProperties": inner,
-            "patternProperties": st.dictionaries(st.sampled_from(["^a", "b"]), inner, max_size=2),
-        }
-        rows = {"items": inner, "prefixItems": some, "uniqueItems": st.booleans()}
-        mixed = {"anyOf": some, "oneOf": some, "allOf": some, "not": inner, "if": inner, "then": inner}
-        return st.one_of(
-            st.fixed_dictionaries({"type": st.just("object")}, optional={**shape, **names, **mixed}),
-            st.fixed_dictionaries({"type": st.just("array")}, optional={**rows, **items, **mixed}),
-            st.fixed_dictionaries({}, optional=mixed),
-        )
-
-    return st.recursive(leaves, grown, max_leaves=8)
-
-
-@st.composite
-def tools(draw: st.DrawFn) -> dict[str, Any]:
-    shape = {"properties": st.dictionaries(NAMES, schemas(), max_size=4), "additionalProperties": schemas()}
-    some = st.lists(schemas(), min_size=1, max_size=3)
-    optional = {**shape, "required": st.lists(NAMES, max_size=2), "anyOf": some, "allOf": some}
-    tool: dict[str, Any] = draw(st.fixed_dictionaries({"type": st.just("object")}, optional=optional))
-    return {**tool, "$defs": {"D": draw(schemas())}}
-
 
 def fits(value: Any, schema: Any) -> bool:
     """Whether a value is valid. Raises `TooMuchWork` or `RecursionError` where nobody can say."""
     return next(errors_of(bounded(Draft202012Validator)(schema), value), None) is None
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(tool=tools())
 def test_whatever_is_made_of_a_schema_satisfies_the_rules_written_down_a_second_time(tool: Any) -> None:
     for dialect in DIALECTS.values():
@@ -332,7 +277,7 @@ def test_whatever_is_made_of_a_schema_satisfies_the_rules_written_down_a_second_
         assert json.dumps(legal(json.loads(json.dumps(tool)), dialect)) == json.dumps(made)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @example(tool={"type": "object", "anyOf": [{"type": ["null", "object"]}, {"additionalProperties": False}]}, values=[{}])
 @given(tool=tools(), values=st.lists(OBJECTS, min_size=1, max_size=8))
 def test_arguments_that_a_tool_takes_can_still_be_written(tool: Any, values: list[Any]) -> None:
@@ -348,6 +293,23 @@ def test_arguments_that_a_tool_takes_can_still_be_written(tool: Any, values: lis
         for value in taken:
             if dialect is not GEMINI or not _beyond_gemini(value):
                 assert fits(value, made), f"{value} fits {tool} and, for {dialect.name}, not {made}"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(NAMES, made_to_fit(), min_size=1, max_size=3))
+def test_values_that_were_made_for_a_schema_can_still_be_written(parts: dict[str, tuple[Any, Any]]) -> None:
+    properties = {name: part for name, (part, _) in parts.items()}
+    tool = {"type": "object", "properties": properties, "$defs": {"D": {"type": "string"}}}
+    value = {name: made for name, (_, made) in parts.items()}
+    try:
+        if not fits(value, tool):
+            return
+    except (TooMuchWork, RecursionError):
+        return
+    for dialect in (KIMI, OPENAI, ANTHROPIC, GEMINI):
+        if dialect is not GEMINI or not _beyond_gemini(value):
+            made = _with_null(legal(tool, dialect))
+            assert fits(value, made), f"{value} fits {tool} and, for {dialect.name}, not {made}"
 
 
 def _with_null(schema: Any) -> Any:
