@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from itertools import count
+from types import TracebackType
 
 from centuria.core.money import Ledger
 from centuria.core.slots import SlotTable
@@ -28,56 +28,103 @@ class Slots:
         """Change how many may run at once, now; what is in service is not disturbed."""
         self._act(self.table.set_limit(resource, limit, reason, now=self._now()))
 
-    @asynccontextmanager
-    async def hold(
+    def hold(
         self, resource: str, *, agent: str, index: int = 0, priority: int = 5, patience: float | None = None
-    ) -> AsyncIterator[SlotGranted]:
-        """Hold one slot for the length of the block, having waited `patience` seconds at most.
+    ) -> Hold:
+        """One slot for the length of an `async with`, having waited `patience` seconds at most.
 
-        Raises `SlotRefused`.
+        Entering raises `SlotRefused`.
         """
-        ticket = next(self._tickets)
+        return Hold(self, next(self._tickets), resource, agent, index, priority, patience)
+
+    async def _take(self, hold: Hold) -> SlotGranted:
+        now, patience = self._now(), hold.patience
+        [event] = self.table.ask(
+            hold.ticket,
+            hold.resource,
+            hold.agent,
+            index=hold.index,
+            priority=hold.priority,
+            now=now,
+            deadline=None if patience is None else now + patience,
+        )
+        self._stream.publish(event)
+        if isinstance(event, SlotGranted):
+            return event
+        if isinstance(event, SlotRejected):
+            raise _refused(event)
         waiter: asyncio.Future[SlotGranted] = asyncio.get_running_loop().create_future()
-        self._waiters[ticket] = waiter
-        now = self._now()
-        deadline = None if patience is None else now + patience
+        self._waiters[hold.ticket] = waiter
         try:
-            self._act(
-                self.table.ask(ticket, resource, agent, index=index, priority=priority, now=now, deadline=deadline)
-            )
-            if not waiter.done():
-                try:
-                    async with asyncio.timeout(patience):
-                        await waiter
-                except TimeoutError:
-                    raise SlotRefused(
-                        f"No slot of {resource} came free within {patience:g} s.",
-                        remedy="Raise its limit, or the queue's time-out.",
-                    ) from None
-            yield waiter.result()
+            async with asyncio.timeout(patience):
+                return await waiter
+        except TimeoutError:
+            raise SlotRefused(
+                f"No slot of {hold.resource} came free within {patience:g} s.",
+                remedy="Raise its limit, or the queue's time-out.",
+            ) from None
         finally:
-            del self._waiters[ticket]
-            self._act(self.table.leave(ticket, now=self._now()))
+            del self._waiters[hold.ticket]
+
+    def _leave(self, ticket: int) -> None:
+        self._act(self.table.leave(ticket, now=self._now()))
 
     def _act(self, events: Sequence[Fact]) -> None:
         if events:
             self._stream.publish(*events)
         for event in events:
-            if isinstance(event, SlotGranted):
-                self._wake(event)
-            elif isinstance(event, SlotRejected):
+            if isinstance(event, SlotGranted | SlotRejected):
                 waiter = self._waiters.get(event.ticket)
-                if waiter is not None and not waiter.done():
-                    waiter.set_exception(SlotRefused(f"No slot of {event.resource}: {event.reason}."))
-
-    def _wake(self, event: SlotGranted) -> None:
-        waiter = self._waiters.get(event.ticket)
-        if waiter is not None and not waiter.done():
-            waiter.set_result(event)
+                if waiter is None or waiter.done():
+                    continue
+                if isinstance(event, SlotGranted):
+                    waiter.set_result(event)
+                else:
+                    waiter.set_exception(_refused(event))
 
     @staticmethod
     def _now() -> float:
         return asyncio.get_running_loop().time()
+
+
+class Hold:
+    """One ticket: `take` a slot, once, and `leave` it, in the queue or in service; leaving again does nothing."""
+
+    __slots__ = ("_slots", "agent", "index", "patience", "priority", "resource", "ticket")
+
+    def __init__(
+        self, slots: Slots, ticket: int, resource: str, agent: str, index: int, priority: int, patience: float | None
+    ) -> None:
+        self._slots = slots
+        self.ticket = ticket
+        self.resource = resource
+        self.agent = agent
+        self.index = index
+        self.priority = priority
+        self.patience = patience
+
+    async def take(self) -> SlotGranted:
+        """Wait for the slot. Raises `SlotRefused`. Whatever it raises, `leave` follows."""
+        return await self._slots._take(self)
+
+    def leave(self) -> None:
+        self._slots._leave(self.ticket)
+
+    async def __aenter__(self) -> SlotGranted:
+        try:
+            return await self.take()
+        except BaseException:
+            self.leave()
+            raise
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.leave()
+
+
+def _refused(event: SlotRejected) -> SlotRefused:
+    return SlotRefused(f"No slot of {event.resource}: {event.reason}.")
 
 
 class Money:
@@ -98,17 +145,20 @@ class Money:
         Raises `BudgetExceeded` with what would be affordable.
         """
         hold = next(self._holds)
-        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._waiters[hold] = waiter
+        events = self.ledger.reserve(hold, node, amount)
+        waiter: asyncio.Future[None] | None = None
+        if not isinstance(events[-1], MoneyReserved):
+            waiter = self._waiters[hold] = asyncio.get_running_loop().create_future()
         try:
-            self._act(self.ledger.reserve(hold, node, amount))
-            await waiter
+            self._act(events)
+            if waiter is not None:
+                await waiter
         except BaseException:
             # Given up while waiting, or granted in the very tick of the cancellation: either way nothing was sent.
             self._act(self.ledger.release(hold))
             raise
         finally:
-            del self._waiters[hold]
+            self._waiters.pop(hold, None)
         return hold
 
     def settle(self, hold: int, cost: Pico, *also: Event) -> None:

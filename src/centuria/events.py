@@ -404,44 +404,15 @@ class ServerDown:
 
 # -- the governor: one for each (key, model) -------------------------------------------------------------------------
 
-#: ok: answered · limited: a rate limit refused it, unserved · overloaded: no capacity upstream · failed: all else
-RequestEnd = Literal["ok", "limited", "overloaded", "failed"]
-
 
 @dataclass(frozen=True, slots=True)
-class RequestAdmitted:
-    """A request passed the gate: `tokens` (the prompt's bound and the longest answer) are charged to the rates.
-
-    `ticket` is that of its slot of `model:NAME`; while the breaker is open it is the probe.
-    """
+class RequestRefused:
+    """The upstream refused a request because they are too many. limited: by a rate limit · overloaded: no capacity."""
 
     model: str
-    ticket: int
-    tokens: int
+    why: Literal["limited", "overloaded"]
     at: float
-    kind: Literal["request_admitted"] = "request_admitted"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestAccepted:
-    """The upstream began to answer; only told while that decides what may follow (after a gate has opened)."""
-
-    model: str
-    ticket: int
-    at: float
-    kind: Literal["request_accepted"] = "request_accepted"
-
-
-@dataclass(frozen=True, slots=True)
-class RequestEnded:
-    """An admitted request is over; `tokens` is what the rates are charged for it in the end."""
-
-    model: str
-    ticket: int
-    end: RequestEnd
-    tokens: int
-    at: float
-    kind: Literal["request_ended"] = "request_ended"
+    kind: Literal["request_refused"] = "request_refused"
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,9 +544,7 @@ Fact = (
     | CallClosed
     | ServerUp
     | ServerDown
-    | RequestAdmitted
-    | RequestAccepted
-    | RequestEnded
+    | RequestRefused
     | RateLimitsSeen
     | GateClosed
     | GateOpened

@@ -16,17 +16,18 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
 
-from centuria.admission import Slots
+from centuria.admission import Hold, Slots
 from centuria.core.governor import Governor
 from centuria.core.ratelimits import Stated, read_headers
 from centuria.core.refusals import spends_no_retry
 from centuria.core.warmup import WarmUp
 from centuria.errors import ModelDenied, ModelError, ModelUnavailable
-from centuria.events import BreakerOpened, Fact, GateClosed, LimitSet, PrefixSet, RequestAdmitted
+from centuria.events import BreakerOpened, Fact, GateClosed, LimitSet, PrefixSet
 from centuria.messages import Usage
 from centuria.ports import Caller
 from centuria.stream import Stream
@@ -55,14 +56,46 @@ class Patience:
 
 
 class Admission:
-    """One admitted request. The first of its ends counts, later ones change nothing."""
+    """One request on its way through the door, for the length of an `async with`.
 
-    def __init__(self, throttle: Throttle, ticket: int, patience: Patience, prefix: str | None) -> None:
-        self.ticket = ticket
+    The first of its ends counts, later ones change nothing.
+    """
+
+    def __init__(self, throttle: Throttle, caller: Caller, tokens: int, patience: Patience, prefix: str | None) -> None:
         self._throttle = throttle
+        self._caller = caller
+        self._tokens = tokens
         self._patience = patience
         self._prefix = prefix
-        self._over = False
+        self._slot: Hold | None = None
+        #: Of its slot; 0 until it has one.
+        self.ticket = 0
+        self._over = True
+
+    async def __aenter__(self) -> Self:
+        try:
+            self._slot = await self._throttle._enter(self._caller, self._tokens, self._patience, self._prefix)
+        except BaseException:
+            self._leave()
+            raise
+        self.ticket, self._over = self._slot.ticket, False
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if isinstance(error, ModelError):
+                self.failed(error)
+            self.close()
+        finally:
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._slot is not None:
+            self._slot.leave()
+        if self._prefix is not None:
+            self._throttle._give_up_warming(self._prefix, str(self._caller.key))
 
     def accepted(self, headers: Mapping[str, str] | None = None) -> None:
         """The status line says success: this request was not refused."""
@@ -146,69 +179,53 @@ class Throttle:
         """Set the first limit. Before anything is admitted."""
         self._publish(self.governor.begin(now=self._now()))
 
-    @asynccontextmanager
-    async def admit(
-        self, caller: Caller, *, tokens: int, patience: Patience, prefix: str | None = None
-    ) -> AsyncIterator[Admission]:
+    def admit(self, caller: Caller, *, tokens: int, patience: Patience, prefix: str | None = None) -> Admission:
         """Admit one request of a call, for the length of the block, when the upstream will have it.
 
         `tokens` are the prompt's bound and the longest answer. `prefix` names a shared prefix that is worth a
-        warm-up. Raises `ModelDenied` (breaker; or the upstream asks for longer than `max_wait`: kind "parked"),
-        `ModelUnavailable` (kind "gate", not retryable: this call was refused, and has waited for `max_wait` in all
-        while nothing was taken from anyone), `SlotRefused`.
+        warm-up. Entering raises `ModelDenied` (breaker; or the upstream asks for longer than `max_wait`: kind
+        "parked"), `ModelUnavailable` (kind "gate", not retryable: this call was refused, and has waited for
+        `max_wait` in all while nothing was taken from anyone), `SlotRefused`.
         """
-        async with AsyncExitStack() as stack:
-            admission = await self._enter(stack, caller, tokens, patience, prefix)
-            try:
-                yield admission
-            except ModelError as error:
-                admission.failed(error)
-                raise
-            finally:
-                admission.close()
+        return Admission(self, caller, tokens, patience, prefix)
 
-    async def _enter(
-        self, stack: AsyncExitStack, caller: Caller, tokens: int, patience: Patience, prefix: str | None
-    ) -> Admission:
+    async def _enter(self, caller: Caller, tokens: int, patience: Patience, prefix: str | None) -> Hold:
+        """The slot of a request that the governor has admitted."""
         now = self._now()
         deadline = None
         if patience.refusals:
             deadline = now + self.governor.max_wait - patience.used(now, self._taken_at)
         waiting = _Waiting(asyncio.timeout_at(deadline), deadline, patience)
-        by = str(caller.key)
-        if prefix is not None:
-            stack.callback(self._give_up_warming, prefix, by)
+        slot = self._slots.hold(
+            self.governor.resource,
+            agent=caller.key.task,
+            index=caller.index,
+            priority=caller.priority - (_AGAIN if 0 < patience.refusals <= _AGAIN_MOST else 0),
+            patience=self._queue,
+        )
         try:
             async with waiting.scope:
                 self._waiting.add(waiting)
                 self._refuse_if_denied(tokens)
-                if self._in_vain(waiting):
-                    raise self._out_of_patience(patience)
+                self._refuse_if_in_vain(waiting)
                 if prefix is not None:
-                    await self._warm_first(prefix, by)
-                granted = await stack.enter_async_context(
-                    self._slots.hold(
-                        self.governor.resource,
-                        agent=caller.key.task,
-                        index=caller.index,
-                        priority=caller.priority - (_AGAIN if 0 < patience.refusals <= _AGAIN_MOST else 0),
-                        patience=self._queue,
-                    )
-                )
-                await self._pass_door(granted.ticket, tokens)
-        except TimeoutError:
-            if waiting.cause is not None:
-                raise waiting.cause from None
-            if not waiting.scope.expired():
-                raise
-            raise self._out_of_patience(patience) from None
+                    await self._warm_first(prefix, str(caller.key))
+                await slot.take()
+                await self._pass_door(slot.ticket, tokens)
+        except BaseException as error:
+            slot.leave()
+            if isinstance(error, TimeoutError):
+                if waiting.cause is not None:
+                    raise waiting.cause from None
+                if waiting.scope.expired():
+                    raise self._out_of_patience(patience) from None
+            raise
         finally:
             self._waiting.discard(waiting)
-        admission = Admission(self, granted.ticket, patience, prefix)
         if patience.since is not None:
             patience.waited = patience.used(self._now(), self._taken_at)
             patience.since = None
-        return admission
+        return slot
 
     # -- waiting -------------------------------------------------------------------------------------------
 
@@ -217,9 +234,8 @@ class Throttle:
         async with self._door:
             while True:
                 self._refuse_if_denied(tokens)
-                facts = self.governor.admit(ticket, tokens, now=self._now())
-                self._publish(facts)
-                if facts and isinstance(facts[-1], RequestAdmitted):
+                self._publish(self.governor.admit(ticket, tokens, now=self._now()))
+                if self.governor.is_admitted(ticket):
                     return
                 delay = self.governor.delay(tokens, self._now())
                 if delay is not None:
@@ -263,6 +279,10 @@ class Throttle:
         if denial is not None:
             raise denial
 
+    def _refuse_if_in_vain(self, waiting: _Waiting) -> None:
+        if self._in_vain(waiting):
+            raise self._out_of_patience(waiting.patience)
+
     def _out_of_patience(self, patience: Patience) -> ModelError:
         most = self.governor.max_wait
         error = ModelUnavailable(
@@ -278,16 +298,15 @@ class Throttle:
 
     def _publish(self, facts: Sequence[Fact]) -> None:
         """Make what a core decided known, and act on it. A limit is published by the table that it is set in."""
+        if self._knock is not None:  # also where there is no fact: one request less is in flight
+            _wake(self._knock)
         if not facts:
             return
         self._stream.publish(*(fact for fact in facts if not isinstance(fact, LimitSet)))
         for fact in facts:
             if isinstance(fact, LimitSet):
                 self._slots.set_limit(fact.resource, fact.limit, fact.reason)
-        if self._knock is not None:
-            _wake(self._knock)
-        for fact in facts:
-            if isinstance(fact, GateClosed | BreakerOpened):
+            elif isinstance(fact, GateClosed | BreakerOpened):
                 self._send_away()
             elif isinstance(fact, PrefixSet):
                 for waiter in self._cold.get(fact.prefix, ()):
@@ -336,7 +355,8 @@ class Throttle:
         self._publish(self.governor.refused(ticket, error, stated, now=self._now(), dice=dice))
 
     def _abandoned(self, ticket: int) -> None:
-        self._publish(self.governor.abandoned(ticket, now=self._now()))
+        self.governor.abandoned(ticket, now=self._now())
+        self._publish(())
 
     def _warmed(self, prefix: str) -> None:
         self._publish(self.warmup.warmed(prefix, now=self._now()))

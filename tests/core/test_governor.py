@@ -22,9 +22,7 @@ from centuria.events import (
     GateOpened,
     LimitSet,
     RateLimitsSeen,
-    RequestAccepted,
-    RequestAdmitted,
-    RequestEnded,
+    RequestRefused,
     RunResumed,
     fold,
 )
@@ -53,8 +51,8 @@ class Desk:
     def admit(self, tokens: int = 100) -> int | None:
         """The ticket, or None where it has to wait."""
         self.tickets += 1
-        facts = self.keep(self.governor.admit(self.tickets, tokens, now=self.now))
-        return self.tickets if facts and isinstance(facts[-1], RequestAdmitted) else None
+        self.keep(self.governor.admit(self.tickets, tokens, now=self.now))
+        return self.tickets if self.governor.is_admitted(self.tickets) else None
 
     def fill(self, tokens: int = 100) -> list[int]:
         """As many as go now."""
@@ -457,7 +455,7 @@ def test_refused_requests_give_all_their_tokens_back_and_lost_ones_none() -> Non
     assert desk.wait(60_000) == 0
     lost = desk.admit(60_000)
     assert lost is not None
-    desk.keep(desk.governor.abandoned(lost, now=desk.now))
+    desk.governor.abandoned(lost, now=desk.now)
     assert desk.wait(60_000) == pytest.approx(30.0)
 
 
@@ -643,19 +641,21 @@ def test_ends_are_told_once() -> None:
     assert ticket is not None
     desk.succeed(ticket)
     assert desk.succeed(ticket) == [] and desk.refuse(ticket) == []
-    assert desk.governor.abandoned(ticket, now=0.0) == []
+    desk.governor.abandoned(ticket, now=0.0)
+    assert desk.governor.in_flight() == 0
     with pytest.raises(ValueError, match="admitted already"):
         desk.governor.admit(desk.admit() or 0, 1, now=0.0)
 
 
-def test_in_calm_a_request_is_two_events() -> None:
+def test_in_calm_a_request_is_no_fact_and_a_refusal_is_one() -> None:
     desk = Desk(most=10, known=RateLimits(10, 500, 3_000_000))
     ticket = desk.admit()
     assert ticket is not None
     desk.accept(ticket)
     desk.succeed(ticket)
-    assert [type(fact) for fact in desk.facts[1:]] == [RequestAdmitted, RequestEnded]
-    assert desk.of(RequestAccepted) == []
+    assert desk.facts[1:] == []
+    desk.refuse(desk.admit() or 0)
+    assert desk.of(RequestRefused) == [RequestRefused(MODEL, "limited", 0.0)]
 
 
 def test_a_resumed_run_goes_on_with_what_was_learned_on_its_own_clock() -> None:

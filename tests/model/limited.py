@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from centuria.admission import Slots
@@ -15,7 +16,7 @@ from centuria.core.rates import RateLimits
 from centuria.core.slots import SlotTable
 from centuria.core.warmup import WarmUp
 from centuria.errors import ModelError, ModelUnavailable
-from centuria.events import Event, LimitSet, fold
+from centuria.events import Event, LimitSet, RunResumed, fold
 from centuria.messages import CallKey, Usage
 from centuria.ports import Caller
 from centuria.stream import Stream
@@ -24,6 +25,7 @@ from centuria.throttle import Patience, Throttle, spends_no_retry
 
 MODEL = "kimi-k2.5"
 RESOURCE = f"model:{MODEL}"
+RESUMED = RunResumed(0, 0, 0, None)
 
 
 # -- limits: each says None, or why not --------------------------------------------------------------------------
@@ -205,6 +207,8 @@ class Crowd:
             dice=self.dice.random,
             wall=lambda: 1_700_000_000.0 + asyncio.get_running_loop().time(),
         )
+        #: Each request that was admitted: its ticket, and the number of the last record before it.
+        self.admitted: list[tuple[int, int]] = []
         self.results: Counter[str] = Counter()
         self.errors: list[BaseException] = []
         self.failed_at: list[float] = []
@@ -253,6 +257,7 @@ class Crowd:
 
     async def request(self, caller: Caller, patience: Patience) -> None:
         async with self.throttle.admit(caller, tokens=self.tokens, patience=patience, prefix=self.prefix) as admission:
+            self.admitted.append((admission.ticket, self.stream.seq))
             headers = await self.upstream.accept(self.tokens)
             try:
                 admission.accepted(headers)
@@ -263,7 +268,7 @@ class Crowd:
             admission.succeeded(usage, headers)
 
     def assert_nothing_is_left(self) -> None:
-        """No slot, no request in flight, no waiter; and the journal, folded, is the governor."""
+        """No slot, no request in flight, no waiter; and whoever folds the journal and goes on has this governor."""
         assert self.table.in_use(RESOURCE) == 0 and self.table.waiting(RESOURCE) == 0
         assert self.governor.in_flight() == 0
         assert self.upstream.in_flight == 0
@@ -272,7 +277,10 @@ class Crowd:
         governor, warmup, table = self.fresh(), WarmUp(MODEL), SlotTable()
         for machine in (governor, warmup, table):
             fold(machine, events)
-        assert governor == self.governor
         assert warmup == self.warmup
         assert table == self.table
-        assert table.limit(RESOURCE) == governor.concurrency
+        assert table.limit(RESOURCE) == governor.concurrency == self.governor.concurrency
+        live = deepcopy(self.governor)
+        fold(governor, [RESUMED])
+        fold(live, [RESUMED])
+        assert governor == live

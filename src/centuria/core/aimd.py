@@ -88,7 +88,7 @@ class Aimd:
             return max(1, self.stated), f"{why}; it states a concurrency of {self.stated}"
         return (self.limit // 2, why) if self.limit > 1 else None
 
-    # Changing: from `apply` alone.
+    # Changing.
 
     def set(self, limit: int) -> None:
         self.limit, self.answers, self.full = limit, 0, False

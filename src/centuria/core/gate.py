@@ -35,6 +35,8 @@ class Gate:
     closings: int = 0
     ramp: int | None = None
     pace: Bucket | None = None
+    #: The pace with which the gate last opened; in this process it grows while requests wait for it.
+    measured: float | None = None
     #: The pace was measured once, perhaps in a lull or a first short burst.
     guess: bool = False
     #: Since the gate last opened: admitted and not yet accepted, in order of time.
@@ -68,7 +70,7 @@ class Gate:
             pace = _SHARE * (pace if self.pace is None else min(pace, self.pace.limit))
         return [GateOpened(model, now, pace)]
 
-    # Changing: from `apply` alone.
+    # Changing.
 
     def close(self, event: GateClosed) -> None:
         if self.until is None or event.until > self.until:
@@ -85,8 +87,8 @@ class Gate:
             self.pace.at = event.at
         if event.pace is not None:
             self.guess = self.pace is None
-            burst = max(2.0, event.pace / 20)
-            self.pace = Bucket(event.pace, 1.0, burst, 1.0, event.at)
+            self.measured = event.pace
+            self.pace = _paced(event.pace, event.at)
 
     def admitted(self, ticket: int, at: float, concurrency: int) -> None:
         while self.recent and (at - next(iter(self.recent.values())) >= MINUTE or len(self.recent) >= _RECENT):
@@ -106,18 +108,20 @@ class Gate:
         self.closings = 0
         self._answered(ticket, concurrency)
 
-    def ended(self, ticket: int, *, refused: bool) -> None:
+    def ended(self, ticket: int) -> None:
         self.unanswered.pop(ticket, None)
-        if refused:
-            self.recent.pop(ticket, None)
+
+    def refused(self, ticket: int) -> None:
+        """It does not count among those that worked."""
+        self.recent.pop(ticket, None)
 
     def restart(self) -> None:
         """Another process, whose clock is another."""
         self.until, self.reason, self.measure, self.ramp = None, "", None, None
+        self.closings = 0
         self.unanswered.clear()
         self.recent.clear()
-        if self.pace is not None:
-            self.pace.at = None
+        self.pace = None if self.measured is None else _paced(self.measured, None)
 
     def _answered(self, ticket: int, concurrency: int) -> None:
         if self.unanswered.pop(ticket, None) is None or self.ramp is None:
@@ -126,3 +130,7 @@ class Gate:
         if self.ramp >= concurrency:
             self.ramp = None
             self.unanswered.clear()
+
+
+def _paced(pace: float, at: float | None) -> Bucket:
+    return Bucket(pace, 1.0, max(2.0, pace / 20), 1.0, at)

@@ -8,6 +8,10 @@ whoever has a slot then asks here, in the order of the grants, and is admitted o
 - Rates: a request is charged when it is admitted, with all that it may use, and refunded when it ends.
 - Gate and pace: see `gate`.
 - Breaker: a denied key, permission or quota ends all sending, but for one probe where a time was stated.
+
+What was learned are facts: the limit, what an upstream states and refuses, gate, pace, breaker. What is in flight is
+not: it is counted here alone, no one else acts on it, and it ends with the process. So a governor that a journal was
+folded into, restarted (`RunResumed`), equals the live one at that moment, restarted.
 """
 
 from __future__ import annotations
@@ -31,10 +35,7 @@ from centuria.events import (
     GateOpened,
     LimitSet,
     RateLimitsSeen,
-    RequestAccepted,
-    RequestAdmitted,
-    RequestEnd,
-    RequestEnded,
+    RequestRefused,
     RunResumed,
 )
 
@@ -135,7 +136,7 @@ class Governor:
         return Delay(math.inf, f"{len(self._sent)} are in flight, the limit is {self.concurrency}") if full else None
 
     def admit(self, ticket: int, tokens: int, *, now: float) -> list[Fact]:
-        """Let a request through if it may go now: the last fact is then `RequestAdmitted`.
+        """Let a request through if it may go now (`is_admitted` tells), and open the gate if its time has come.
 
         `tokens` are the prompt's bound and the longest answer. Raises `ValueError` for a ticket that is in flight.
         """
@@ -143,7 +144,7 @@ class Governor:
             raise ValueError(f"ticket {ticket} was admitted already")
         facts = self._all(*self._gate.opening(self.model, now))
         if self.delay(tokens, now) is None:
-            facts += self._all(RequestAdmitted(self.model, ticket, max(0, tokens), now))
+            self._admitted(ticket, max(0, tokens), now)
         return facts
 
     # -- how did it go? ------------------------------------------------------------------------------------
@@ -156,7 +157,9 @@ class Governor:
         facts = self._learn(stated, now)
         matters = self._aimd.testing or self._gate.closings or ticket in self._gate.unanswered
         if matters and sent.burst == self._burst and not sent.accepted:
-            facts += self._all(RequestAccepted(self.model, ticket, now))
+            sent.accepted = True
+            self._aimd.accepted += 1
+            self._gate.accepted(ticket, self.concurrency)
             facts += self._limit(self._aimd.grown())
         return facts
 
@@ -168,7 +171,9 @@ class Governor:
         facts = self.accepted(ticket, stated, now=now)
         if self._breaker is not None and self._breaker.probe == ticket:
             facts += self._all(BreakerClosed(self.model, now))
-        facts += self._end(ticket, "ok", sent.tokens if tokens is None else max(0, tokens), now)
+        self._ended(ticket, sent.tokens if tokens is None else max(0, tokens), now)
+        if sent.burst == self._burst:
+            self._aimd.answered()
         return facts + self._limit(self._aimd.grown())
 
     def refused(self, ticket: int, error: ModelError, stated: Stated, *, now: float, dice: float) -> list[Fact]:
@@ -180,22 +185,27 @@ class Governor:
         match verdict(error):
             case "denied":
                 probe_at = None if error.retry_after is None else now + min(error.retry_after, DAY)
-                facts += self._end(ticket, "failed", 0, now)
+                self._ended(ticket, 0, now)
                 return facts + self._all(BreakerOpened(self.model, now, str(error), probe_at))
             case "failed":
-                return facts + self._end(ticket, "failed", sent.tokens if error.served else 0, now)
+                self._ended(ticket, sent.tokens if error.served else 0, now)
+                return facts
             case "limited":
                 return facts + self._limited(ticket, sent, error, now, dice)
             case "overloaded":
                 return facts + self._overloaded(ticket, sent, error, now, dice)
 
-    def abandoned(self, ticket: int, *, now: float) -> list[Fact]:
+    def abandoned(self, ticket: int, *, now: float) -> None:
         """It was given up: what it used is not known."""
         sent = self._sent.get(ticket)
-        return [] if sent is None else self._end(ticket, "failed", sent.tokens, now)
+        if sent is not None:
+            self._ended(ticket, sent.tokens, now)
 
     def _limited(self, ticket: int, sent: _Sent, error: ModelError, now: float, dice: float) -> list[Fact]:
-        facts = self._answered_probe(ticket, now) + self._end(ticket, "limited", 0, now)
+        facts = self._answered_probe(ticket, now)
+        self._ended(ticket, 0, now)
+        self._gate.refused(ticket)
+        facts += self._all(RequestRefused(self.model, "limited", now))
         said = read_refusal(error.message)
         asked = said.wait if error.retry_after is None else error.retry_after
         why = f"HTTP 429 ({said.limit or error.kind or 'too many requests'})"
@@ -211,7 +221,8 @@ class Governor:
 
     def _overloaded(self, ticket: int, sent: _Sent, error: ModelError, now: float, dice: float) -> list[Fact]:
         facts = self._answered_probe(ticket, now)
-        facts += self._end(ticket, "overloaded", sent.tokens if error.served else 0, now)
+        self._ended(ticket, sent.tokens if error.served else 0, now)
+        facts += self._all(RequestRefused(self.model, "overloaded", now))
         why = f"HTTP {error.status} ({error.kind or 'overloaded'})"
         if sent.burst != self._burst:
             return facts + self._hold_longer(error.retry_after, why, now)
@@ -235,9 +246,6 @@ class Governor:
         if self._breaker is None or self._breaker.probe != ticket:
             return []
         return self._all(BreakerClosed(self.model, now))
-
-    def _end(self, ticket: int, end: RequestEnd, tokens: int, now: float) -> list[Fact]:
-        return self._all(RequestEnded(self.model, ticket, end, tokens, now))
 
     @staticmethod
     def _may_probe(breaker: _Breaker, now: float) -> bool:
@@ -287,7 +295,26 @@ class Governor:
             case _:
                 return []
 
-    # -- state ---------------------------------------------------------------------------------------------
+    # -- in flight: known to this process alone -------------------------------------------------------------
+
+    def _admitted(self, ticket: int, tokens: int, now: float) -> None:
+        self._sent[ticket] = _Sent(tokens, self._burst)
+        self._rates.take(tokens, now)
+        self._gate.admitted(ticket, now, self.concurrency)
+        self._aimd.admitted(len(self._sent), now)
+        if self._breaker is not None:
+            self._breaker.probe = ticket
+
+    def _ended(self, ticket: int, tokens: int, now: float) -> None:
+        """`tokens` is what the rates are charged for it in the end."""
+        sent = self._sent.pop(ticket)
+        self._aimd.accepted -= sent.accepted
+        self._rates.give_back(sent.tokens, tokens, now)
+        self._gate.ended(ticket)
+        if self._breaker is not None and self._breaker.probe == ticket:
+            self._breaker.probe = None
+
+    # -- facts ---------------------------------------------------------------------------------------------
 
     def _all(self, *facts: Fact) -> list[Fact]:
         for fact in facts:
@@ -295,7 +322,7 @@ class Governor:
         return list(facts)
 
     def apply(self, event: Event) -> None:
-        """The only place where the governor changes."""
+        """The only place where what was learned changes."""
         if isinstance(event, RunResumed):
             self._restart()
         elif isinstance(event, LimitSet):
@@ -306,17 +333,6 @@ class Governor:
 
     def _apply_own(self, event: Event) -> None:
         match event:
-            case RequestAdmitted(_, ticket, tokens, at):
-                self._sent[ticket] = _Sent(tokens, self._burst)
-                self._rates.take(tokens, at)
-                self._gate.admitted(ticket, at, self.concurrency)
-                self._aimd.admitted(len(self._sent), at)
-                if self._breaker is not None:
-                    self._breaker.probe = ticket
-            case RequestAccepted():
-                self._accepted(event)
-            case RequestEnded():
-                self._ended(event)
             case RateLimitsSeen():
                 self._seen(event)
             case GateClosed():
@@ -332,25 +348,6 @@ class Governor:
                 self._breaker = _Breaker(event.cause, event.probe_at) if isinstance(event, BreakerOpened) else None
             case _:
                 pass
-
-    def _accepted(self, event: RequestAccepted) -> None:
-        sent = self._sent.get(event.ticket)
-        if sent is not None and not sent.accepted:
-            sent.accepted = True
-            self._aimd.accepted += 1
-            self._gate.accepted(event.ticket, self.concurrency)
-
-    def _ended(self, event: RequestEnded) -> None:
-        sent = self._sent.pop(event.ticket, None)
-        if sent is None:
-            return
-        self._aimd.accepted -= sent.accepted
-        self._rates.give_back(sent.tokens, event.tokens, event.at)
-        self._gate.ended(event.ticket, refused=event.end == "limited")
-        if event.end == "ok" and sent.burst == self._burst:
-            self._aimd.answered()
-        if self._breaker is not None and self._breaker.probe == event.ticket:
-            self._breaker.probe = None
 
     def _seen(self, event: RateLimitsSeen) -> None:
         if event.concurrency is not None:
@@ -379,6 +376,9 @@ class Governor:
 
     def in_flight(self) -> int:
         return len(self._sent)
+
+    def is_admitted(self, ticket: int) -> bool:
+        return ticket in self._sent
 
     def closed_until(self) -> float | None:
         """When the gate may open, None while it is open."""

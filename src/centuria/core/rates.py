@@ -55,7 +55,7 @@ class Bucket:
         lack = min(amount, self.burst) - self.level_at(now)
         return 0.0 if lack <= _ROUNDING * self.burst else lack / self.rate
 
-    # Changing: from `apply` alone.
+    # Changing.
 
     def take(self, amount: float, now: float) -> None:
         self._set(self.level_at(now) - min(amount, self.limit), now)
@@ -149,7 +149,7 @@ class Rates:
             return True
         return bucket is not None and left is not None and left < bucket.level_at(now) - max(1, share * bucket.burst)
 
-    # Changing: from `apply` alone.
+    # Changing.
 
     def take(self, tokens: int, now: float) -> None:
         self.window.take(now)
@@ -174,13 +174,12 @@ class Rates:
             self.buckets[name].lower(left, now)
 
     def restart(self) -> None:
-        """Another process, whose clock is another. A minute's levels stay, and rise from `anchor` on; how much of a
-        day has gone by nobody knows, so that the upstream has to say what is left of it."""
+        """Another process, whose clock is another. What the one before used of its last minute is not known, so it
+        counts as all of it, and rises from `anchor` on; of a day the upstream has to say what is left."""
         self.window = Window()
         for bucket in self.buckets.values():
             bucket.at = None
-            if bucket.period == DAY:
-                bucket.level = bucket.burst
+            bucket.level = bucket.burst if bucket.period == DAY else 0.0
 
     def anchor(self, now: float) -> None:
         for bucket in self.buckets.values():

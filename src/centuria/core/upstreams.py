@@ -12,14 +12,14 @@ from centuria import events as e
 class UpstreamRow:
     """One model. `closed_until` is seconds since 1970, None while the gate is open; `reason` says why it closed last.
 
-    `ends` counts requests by their end, `closings` the bursts of refusals that lowered the limit; `closed` is for how
-    many seconds the gate was closed. `pace` is in requests a second, None: none. `breaker` is why nothing is sent, ""
-    while it is. `requests`, `tokens` and `daily_tokens` are limits that the upstream stated, by the minute and day.
+    `refusals` counts requests refused as too many, by why; `closings` the bursts of them that lowered the limit;
+    `closed` is for how many seconds the gate was closed. `pace` is in requests a second, None: none. `breaker` is why
+    nothing is sent, "" while it is. `requests`, `tokens` and `daily_tokens` are limits that the upstream stated, by the
+    minute and day.
     """
 
     model: str
-    in_flight: int = 0
-    ends: Counter[str] = field(default_factory=Counter)
+    refusals: Counter[str] = field(default_factory=Counter)
     closed_until: float | None = None
     closed_at: float | None = None
     closed: float = 0.0
@@ -34,7 +34,7 @@ class UpstreamRow:
     @property
     def refused(self) -> int:
         """How many requests it refused because they were too many."""
-        return self.ends["limited"] + self.ends["overloaded"]
+        return self.refusals.total()
 
 
 @dataclass(slots=True)
@@ -49,13 +49,8 @@ class UpstreamTally:
             row = self.rows[model] = UpstreamRow(model)
         return row
 
-    def admitted(self, event: e.RequestAdmitted, at: float) -> None:
-        self._row(event.model).in_flight += 1
-
-    def ended(self, event: e.RequestEnded, at: float) -> None:
-        row = self._row(event.model)
-        row.in_flight = max(0, row.in_flight - 1)
-        row.ends[event.end] += 1
+    def refused(self, event: e.RequestRefused, at: float) -> None:
+        self._row(event.model).refusals[event.why] += 1
 
     def seen(self, event: e.RateLimitsSeen, at: float) -> None:
         row = self._row(event.model)
@@ -84,9 +79,9 @@ class UpstreamTally:
         self._row(event.model).breaker = ""
 
     def vanish(self, at: float) -> None:
-        """The process is gone: so are its requests, and what kept it from sending."""
+        """The process is gone, and so is what kept it from sending."""
         for row in self.rows.values():
-            row.in_flight, row.breaker = 0, ""
+            row.breaker = ""
             self._open(row, at)
 
     @staticmethod

@@ -159,7 +159,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
         "upstreams": [
             {
                 "model": row.model,
-                "ends": dict(row.ends),
+                "refused": dict(row.refusals),
                 "closings": row.closings,
                 "closed": row.closed,
                 "closed_until": row.closed_until,
