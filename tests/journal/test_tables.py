@@ -1,4 +1,4 @@
-"""The tables beside the records: calls and outcomes, for readers and for whoever asks with SQL."""
+"""The views of the records: calls and outcomes, for readers and for whoever asks with SQL."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ async def test_each_task_has_one_outcome_and_a_reset_task_has_none(journal: Sqli
         assert reader.outcomes() == [ok, good]
 
 
-async def test_no_text_or_number_of_an_upstream_can_break_the_tables(journal: SqliteJournal, path: Path) -> None:
+async def test_no_text_or_number_of_an_upstream_can_break_the_views(journal: SqliteJournal, path: Path) -> None:
     key = CallKey("a\0\ud800", 0, 0, 0)
     huge = Usage(prompt=10**30, output=-(10**30))
     await keep(
@@ -121,7 +121,7 @@ async def test_no_text_or_number_of_an_upstream_can_break_the_tables(journal: Sq
         TaskEnded("\ud800", Outcome("\ud800", Status.OK, usage=huge, started_at=float("nan"), ended_at=float("inf"))),
     )
     assert rows(path, "SELECT task, cost, prompt, output FROM calls") == [
-        ("a\ufffd\ufffd", 2**63 - 1, 2**63 - 1, 1 - 2**63)
+        ("a\ufffd\ufffd", 2**63 - 1, 2**63 - 1, -(2**63))
     ]
     assert len(list(journal.read())) == 3
 

@@ -2,8 +2,7 @@
 
 writing.py     SqliteJournal: append, group commit, durable
 reading.py     JournalReader: records, outcomes and calls for a second process, while the run writes
-tables.py      the schema, and what opening a file must find in it
-projection.py  the tables that readers and SQL users see, derived from each record
+tables.py      the schema, with the views that SQL users see, and what opening a file must find in it
 place.py       where a journal may live, and the lock of its one writer
 faults.py      what the disk said, as an error with a remedy
 mailbox.py     commands from a second process to the run

@@ -129,8 +129,8 @@ class JournalReader:
     def calls(self, *, task: str | None = None) -> list[CallRow]:
         """Every attempt at a model or tool call, in the order in which they were opened."""
         if task is None:
-            return [CallRow(*row) for row in self._query(f"{_CALLS} ORDER BY rowid")]
-        return [CallRow(*row) for row in self._query(f"{_CALLS} WHERE task = ? ORDER BY rowid", task)]
+            return [CallRow(*row) for row in self._query(f"{_CALLS} ORDER BY seq")]
+        return [CallRow(*row) for row in self._query(f"{_CALLS} WHERE task = ? ORDER BY seq", task)]
 
     def close(self) -> None:
         self._connection.close()

@@ -1,7 +1,7 @@
 """The schema of a journal file, and what opening one must find in it.
 
-The table `records` is the truth. `calls` and `outcomes` are derived from it in the same transaction, for
-readers and for whoever opens the file with SQL.
+The table `records` is all there is. `calls` and `outcomes` are views of it, for readers and for whoever opens the file
+with SQL: they cost nothing while a run writes.
 """
 
 from __future__ import annotations
@@ -26,28 +26,65 @@ CREATE TABLE records (
     kind TEXT NOT NULL,
     event TEXT NOT NULL         -- JSON
 );
-CREATE TABLE calls (            -- one row for each attempt; money in pico-dollars
-    task TEXT, epoch INTEGER, turn INTEGER, position INTEGER, attempt INTEGER,
-    call TEXT,                  -- model, tool
-    name TEXT, fingerprint TEXT,
-    rerun INTEGER,              -- 1: sending it again is safe
-    state TEXT,                 -- open, done, failed, lost, unknown
-    hold INTEGER,               -- the reservation that pays for it
-    reserved INTEGER DEFAULT 0, cost INTEGER DEFAULT 0, held INTEGER DEFAULT 0,
-    prompt INTEGER, cached INTEGER, output INTEGER,     -- tokens, NULL: not reported
-    opened_at REAL, closed_at REAL,
-    error TEXT DEFAULT '',
-    PRIMARY KEY (task, epoch, turn, position, attempt)
-);
-CREATE INDEX calls_by_hold ON calls (hold) WHERE hold IS NOT NULL;
-CREATE TABLE outcomes (         -- one row for each task that has ended
-    task TEXT PRIMARY KEY, status TEXT, cause TEXT, cut_short INTEGER,
-    steps INTEGER, attempts INTEGER, repairs INTEGER,
-    prompt INTEGER, cached INTEGER, output INTEGER,
-    cost INTEGER, held INTEGER,
-    started_at REAL, ended_at REAL,
-    seq INTEGER                 -- the record that holds it whole, with its text
-) WITHOUT ROWID;
+-- Without what SQLite cannot read as JSON (Infinity, NaN) or would end a text at (NUL).
+CREATE VIEW facts AS SELECT seq, at, kind, CASE
+    WHEN instr(event, '\\u0000') OR instr(event, 'NaN') OR instr(event, 'Infinity')
+    THEN replace(replace(replace(replace(event, '\\u0000', '\\ufffd'), '-Infinity', 'null'), 'Infinity', 'null'),
+                 'NaN', 'null')
+    ELSE event END AS event FROM records;
+CREATE VIEW calls AS            -- one row for each attempt; money in pico-dollars
+WITH told AS (
+    SELECT seq, at, kind, event,
+        json_extract(event, '$.key.task') AS task, json_extract(event, '$.key.epoch') AS epoch,
+        json_extract(event, '$.key.turn') AS turn, json_extract(event, '$.key.position') AS position,
+        json_extract(event, '$.attempt') AS attempt
+    FROM facts WHERE kind IN ('call_opened', 'call_closed')
+), attempts AS (
+    SELECT min(seq) AS seq, task, epoch, turn, position, attempt,
+        max(CASE kind WHEN 'call_opened' THEN event END) AS opened,
+        max(CASE kind WHEN 'call_opened' THEN at END) AS opened_at,
+        max(CASE kind WHEN 'call_closed' THEN event END) AS closed,
+        max(CASE kind WHEN 'call_closed' THEN at END) AS closed_at
+    FROM told GROUP BY task, epoch, turn, position, attempt
+), paying AS (                  -- a reservation pays for the last attempt that it was for
+    SELECT *, json_extract(opened, '$.hold') AS hold,
+        CAST(coalesce(json_extract(opened, '$.reserved'), 0) AS INTEGER) AS reserved,
+        seq = max(seq) OVER (PARTITION BY json_extract(opened, '$.hold')) AS pays
+    FROM attempts
+), paid AS (
+    SELECT json_extract(event, '$.hold') AS hold, kind, json_extract(event, '$.cost') AS cost, max(seq)
+    FROM facts WHERE kind IN ('money_settled', 'money_held', 'money_released') GROUP BY 1
+)
+SELECT seq, task, epoch, turn, position, attempt,
+    json_extract(opened, '$.call') AS call,                     -- model, tool
+    json_extract(opened, '$.name') AS name,
+    json_extract(opened, '$.fingerprint') AS fingerprint,
+    json_extract(opened, '$.rerun') AS rerun,                   -- 1: sending it again is safe
+    coalesce(json_extract(closed, '$.end'), 'open') AS state,   -- open, done, failed, lost, unknown
+    CAST(a.hold AS INTEGER) AS hold,                            -- the reservation that pays for it
+    reserved,
+    CAST(coalesce(CASE WHEN p.kind IS NULL THEN json_extract(closed, '$.cost') ELSE p.cost END, 0) AS INTEGER) AS cost,
+    CASE WHEN p.kind = 'money_held' THEN reserved ELSE 0 END AS held,
+    CAST(json_extract(closed, '$.usage.prompt') AS INTEGER) AS prompt,      -- tokens, NULL: not reported
+    CAST(json_extract(closed, '$.usage.cached') AS INTEGER) AS cached,
+    CAST(json_extract(closed, '$.usage.output') AS INTEGER) AS output,
+    opened_at, closed_at,
+    coalesce(json_extract(closed, '$.error'), '') AS error
+FROM paying a LEFT JOIN paid p ON a.pays AND p.hold = a.hold;
+CREATE VIEW outcomes AS         -- one row for each task that has ended
+WITH told AS (
+    SELECT max(seq) AS seq, kind, event, json_extract(event, '$.task') AS task
+    FROM facts WHERE kind IN ('task_ended', 'task_reset') GROUP BY 4
+)
+SELECT task, json_extract(event, '$.outcome.status') AS status, json_extract(event, '$.outcome.cause') AS cause,
+    json_extract(event, '$.outcome.cut_short') AS cut_short, json_extract(event, '$.outcome.steps') AS steps,
+    json_extract(event, '$.outcome.attempts') AS attempts, json_extract(event, '$.outcome.repairs') AS repairs,
+    json_extract(event, '$.outcome.usage.prompt') AS prompt, json_extract(event, '$.outcome.usage.cached') AS cached,
+    json_extract(event, '$.outcome.usage.output') AS output, json_extract(event, '$.outcome.cost') AS cost,
+    json_extract(event, '$.outcome.held') AS held, json_extract(event, '$.outcome.started_at') AS started_at,
+    json_extract(event, '$.outcome.ended_at') AS ended_at,
+    seq                         -- the record that holds it whole, with its text
+FROM told WHERE kind = 'task_ended';
 """
 
 

@@ -18,7 +18,6 @@ from centuria.events import Record
 from centuria.journal.faults import journal_error
 from centuria.journal.opening import current_version, make, reopen
 from centuria.journal.place import WriterLock, refuse_network
-from centuria.journal.projection import project
 from centuria.journal.reading import JournalReader
 from centuria.journal.tables import Meta, check_file
 
@@ -29,11 +28,12 @@ LINGER = 0.5
 GATHER = 0.002
 #: Seconds that a commit waits while another program holds the file locked.
 PATIENCE = 10.0
-#: Encoded bytes that may wait for the disk.
+#: Characters of encoded events that may wait for the disk.
 QUEUE_BYTES = 256 * 2**20
 
-_INSERT = "INSERT INTO records (seq, at, kind, event) VALUES (?, ?, ?, CAST(? AS TEXT))"
-_Line = tuple[Record, bytes]
+_INSERT = "INSERT INTO records (seq, at, kind, event) VALUES (?, ?, ?, ?)"
+#: A record as its row: seq, at, kind, event.
+_Row = tuple[int, float, str, str]
 
 
 class SqliteJournal:
@@ -68,7 +68,7 @@ class SqliteJournal:
         self._room = queue_bytes
         # What the writer's thread and the loop share, all of it under `_change`.
         self._change = threading.Condition()
-        self._queue: list[_Line] = []
+        self._queue: list[_Row] = []
         self._committed = last_seq
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -125,23 +125,23 @@ class SqliteJournal:
     def append(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        lines = [(record, encode(record.event)) for record in records]
-        size = sum(len(line) for _, line in lines)
+        rows = [(record.seq, record.at, record.event.kind, encode(record.event).decode()) for record in records]
+        size = _size(rows)
         with self._change:
             if self._refusal is not None:
                 raise self._refusal()
             if self._closing:
                 raise _closed(self.path)
-            for expected, record in enumerate(records, self.last_seq + 1):
-                if record.seq != expected:
-                    raise ValueError(f"record {record.seq} in place of {expected}")
+            for expected, row in enumerate(rows, self.last_seq + 1):
+                if row[0] != expected:
+                    raise ValueError(f"record {row[0]} in place of {expected}")
             if size > self._room:
                 self._refusal = lambda: _overrun(self.path)
                 raise self._refusal()
             self._ensure_thread()
             self._room -= size
-            self._queue += lines
-            self.last_seq = records[-1].seq
+            self._queue += rows
+            self.last_seq += len(rows)
             self._change.notify()
 
     async def durable(self, seq: int) -> None:
@@ -242,17 +242,17 @@ class SqliteJournal:
                     return
             time.sleep(max(0.0, ended + GATHER - time.monotonic()))
             with self._change:
-                lines, self._queue = self._queue, []
-            if lines and not self._broken:
-                self._commit(lines)
+                rows, self._queue = self._queue, []
+            if rows and not self._broken:
+                self._commit(rows)
                 ended = time.monotonic()
-            elif self._closing and not lines:
+            elif self._closing and not rows:
                 self._finish()
                 return
 
-    def _commit(self, lines: list[_Line]) -> None:
+    def _commit(self, rows: list[_Row]) -> None:
         try:
-            self._transact(lines)
+            self._transact(rows)
         except Exception as error:
             # Whatever it was, those who wait must learn of it: this is the edge of the thread.
             cause = error.with_traceback(None)  # its frames hold the records
@@ -263,17 +263,14 @@ class SqliteJournal:
         else:
             with self._change:
                 self.commits += 1
-                self._committed = lines[-1][0].seq
-                self._room += sum(len(line) for _, line in lines)
+                self._committed = rows[-1][0]
+                self._room += _size(rows)
         self._call_loop()
 
-    def _transact(self, lines: list[_Line]) -> None:
+    def _transact(self, rows: list[_Row]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
-        connection.executemany(_INSERT, ((record.seq, record.at, record.event.kind, line) for record, line in lines))
-        for record, _ in lines:
-            for sql, values in project(record):
-                connection.execute(sql, values)
+        connection.executemany(_INSERT, rows)
         connection.execute("COMMIT")
 
     def _try(self, sql: str) -> None:
@@ -301,6 +298,10 @@ class SqliteJournal:
         if loop is not None:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any more
                 loop.call_soon_threadsafe(self._wake)
+
+
+def _size(rows: Sequence[_Row]) -> int:
+    return sum(len(event) for _, _, _, event in rows)
 
 
 def _failed(path: Path, error: Exception) -> JournalError:
