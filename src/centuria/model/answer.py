@@ -10,11 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Message, ToolCall, Usage, safe_text
+from centuria.model.alike import Alike
 from centuria.model.failures import Complaint, as_text, blot, judge, read_complaint
 from centuria.model.sse import EventDecoder, ServerSentEvent
 from centuria.model.toolcalls import ToolCallMerger, number_of
@@ -49,8 +49,7 @@ _GAVE_UP = re.compile(r"error|abort|cancel|time_?out|insufficient|interrupt|malf
 _GRAVITY = {"": 0, "stop": 1, "tool_calls": 1, "length": 2, "content_filter": 3, "error": 3}
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(NamedTuple):
     """Text that arrived: of the answer, or of the reasoning before it."""
 
     text: str
@@ -67,6 +66,10 @@ class _Text:
 
     def add(self, text: str) -> str:
         self.seen = True
+        if text.isascii() and not self._half:
+            if text:
+                self.parts.append(text)
+            return text
         text = self._half + text
         self._half = ""
         if text and "\ud800" <= text[-1] <= "\udbff":
@@ -102,6 +105,7 @@ class AnswerDecoder:
         self._decided = False
         self._text, self._reasoning = _Text(), _Text()
         self._calls = ToolCallMerger()
+        self._alike = Alike()
         self._finish = ""
         self._usage: Usage | None = None
         self._counted: Usage | None = None  # the last one, of whatever part
@@ -204,6 +208,11 @@ class AnswerDecoder:
         return pieces
 
     def _one(self, data: str, pieces: list[Piece], *, failed: bool = False, whole: bool = False) -> None:
+        text = None if failed else self._alike.text(data)
+        if text is not None:
+            self._append(text, pieces, reasoning=False)
+            self._usage = None  # the answer goes on after it
+            return
         stripped = data.strip()
         if not stripped:
             return
@@ -222,6 +231,7 @@ class AnswerDecoder:
                 raise judge(200, Complaint("", stripped), secret=self._secret, partial=self.partial) from None
             raise self._rubbish("it holds a line that is no JSON") from None
         self._chunk(chunk, pieces, failed=failed, whole=whole)
+        self._alike.learn(data, chunk)
 
     def _chunk(self, chunk: Any, pieces: list[Piece], *, failed: bool, whole: bool) -> None:
         complaint = read_complaint(chunk)
@@ -237,7 +247,7 @@ class AnswerDecoder:
             raise self._rubbish("it holds no choices")
         self._sampled += isinstance(choices, list) or "usage" in chunk
         served_by = chunk.get("model")
-        if isinstance(served_by, str) and served_by:
+        if isinstance(served_by, str) and served_by and served_by != self.served_by:
             hidden = served_by.replace(self._secret, "***") if self._secret else served_by
             self.served_by = safe_text(hidden)[:200]
         usage, written = usage_from(chunk.get("usage")), self._length + self._fragments
@@ -274,8 +284,10 @@ class AnswerDecoder:
 
     def _add(self, value: Any, pieces: list[Piece], *, reasoning: bool) -> None:
         text = _plain(value)
-        if text is None:
-            return
+        if text is not None:
+            self._append(text, pieces, reasoning=reasoning)
+
+    def _append(self, text: str, pieces: list[Piece], *, reasoning: bool) -> None:
         self._length += len(text)
         if self._length > self._text_cap:
             raise ModelRefused("The answer is larger than any answer may be.", kind="too_large")

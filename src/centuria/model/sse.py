@@ -7,7 +7,7 @@ skipped.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from centuria.errors import ModelRefused
 
@@ -17,8 +17,7 @@ EVENT_CAP = 16 * 2**20
 _BOM = b"\xef\xbb\xbf"
 
 
-@dataclass(frozen=True, slots=True)
-class ServerSentEvent:
+class ServerSentEvent(NamedTuple):
     """`name` is "" where the upstream gave none; the lines of `data` are joined by a line feed."""
 
     name: str
@@ -47,9 +46,16 @@ class EventDecoder:
         self._after_cr = data.endswith(b"\r")
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        events: list[ServerSentEvent] = []
+        if self._first and not self._tail and len(data) >= len(_BOM):
+            self._first = False
+            data = data.removeprefix(_BOM)
+        if not self._size and len(data) <= self._cap and not (self._first or self._tail or self._data or self._name):
+            data = self._plain(data, events)
+            if not data:
+                return events
         lines = data.split(b"\n")
         rest = lines.pop()
-        events: list[ServerSentEvent] = []
         for line in lines:
             if self._tail:
                 self._tail.append(line)
@@ -60,6 +66,18 @@ class EventDecoder:
         if rest:
             self._tail.append(rest)
         return events
+
+    @staticmethod
+    def _plain(data: bytes, events: list[ServerSentEvent]) -> bytes:
+        """The short way, between two events: those of one line, `data: ...`. Returns from the first other one on."""
+        start = 0
+        while data.startswith(b"data: ", start):
+            end = data.find(b"\n", start)
+            if end < 0 or data[end + 1 : end + 2] != b"\n":
+                break
+            events.append(ServerSentEvent("", data[start + 6 : end].decode("utf-8", "replace")))
+            start = end + 2
+        return data[start:]
 
     def close(self) -> list[ServerSentEvent]:
         """The end of the body: the event that it cut off, if there was one."""
