@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from types import TracebackType
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -32,7 +34,8 @@ class HttpTransport:
 
     def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._proxies: dict[str, str | None] = {}
+        self._routes: dict[str, _Route] = {}
+        self._timeouts: dict[float, aiohttp.ClientTimeout] = {}
         self._closed = False
 
     def send(self, request: HttpRequest) -> AbstractAsyncContextManager[HttpResponse]:
@@ -41,31 +44,30 @@ class HttpTransport:
         Raises `ModelUnavailable` (kind "connect", `served=False`: surely not sent; "cut": may have been
         served), `ModelDenied` (kind "tls": the certificate is not trusted), `ModelRefused` (kind "url").
         """
-        return self._send(request)
+        return _Exchange(self, request)
 
-    @asynccontextmanager
-    async def _send(self, request: HttpRequest) -> AsyncIterator[HttpResponse]:
+    async def _begin(self, request: HttpRequest) -> _Response:
         import aiohttp
 
         session = self._open()
-        host = _host(request.url)
+        route = self._route(request.url)
+        timeout = self._timeouts.get(request.connect_timeout)
+        if timeout is None:
+            timeout = aiohttp.ClientTimeout(total=None, connect=request.connect_timeout)
+            self._timeouts[request.connect_timeout] = timeout
         try:
             response = await session.request(
                 request.method,
-                request.url,
+                route.url,
                 data=request.body or None,
                 headers=request.headers,
                 allow_redirects=False,
-                proxy=self._proxy(request.url),
-                timeout=aiohttp.ClientTimeout(total=None, connect=request.connect_timeout),
+                proxy=route.proxy,
+                timeout=timeout,
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise _translate(error, host, request.connect_timeout) from None
-        try:
-            yield _Response(response, host)
-        finally:
-            # A body that was read to its end has already given its connection back; else this closes it.
-            response.close()
+            raise _translate(error, route.host, request.connect_timeout) from None
+        return _Response(response, route.host)
 
     async def aclose(self) -> None:
         """Close every connection. Requests in flight end as cut."""
@@ -90,13 +92,41 @@ class HttpTransport:
             )
         return self._session
 
-    def _proxy(self, url: str) -> str | None:
-        parts = urlsplit(url)
-        origin, host = f"{parts.scheme}://{parts.netloc}", parts.hostname or ""
-        if origin not in self._proxies:
+    def _route(self, url: str) -> _Route:
+        """How an address is reached; found out once. Raises `ModelRefused` (kind "url")."""
+        route = self._routes.get(url)
+        if route is None:
+            host, scheme = _parts(url)
             own = host in _LOCAL or host.startswith("127.")
-            self._proxies[origin] = None if own or proxy_bypass(host) else getproxies().get(parts.scheme)
-        return self._proxies[origin]
+            route = _Route(url, host, None if own or proxy_bypass(host) else getproxies().get(scheme))
+            self._routes[url] = route
+        return route
+
+
+@dataclass(frozen=True, slots=True)
+class _Route:
+    url: str
+    host: str
+    proxy: str | None
+
+
+class _Exchange:
+    """One request and its response, for the length of an `async with`."""
+
+    def __init__(self, transport: HttpTransport, request: HttpRequest) -> None:
+        self._transport = transport
+        self._request = request
+        self._response: _Response | None = None
+
+    async def __aenter__(self) -> HttpResponse:
+        self._response = response = await self._transport._begin(self._request)
+        return response
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._response is not None:
+            self._response.close()
 
 
 class _Response:
@@ -115,6 +145,10 @@ class _Response:
     @property
     def headers(self) -> Mapping[str, str]:
         return self._headers
+
+    def close(self) -> None:
+        """A body that was read to its end has already given its connection back; else this closes it."""
+        self._response.close()
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The body as it arrives. Raises `ModelUnavailable` (kind "cut") where it breaks off."""
@@ -143,8 +177,8 @@ class _Chunks:
         return chunk
 
 
-def _host(url: str) -> str:
-    """Raises `ModelRefused` (kind "url")."""
+def _parts(url: str) -> tuple[str, str]:
+    """Host and scheme. Raises `ModelRefused` (kind "url")."""
     try:
         parts = urlsplit(url)
         legal = parts.scheme in ("http", "https") and parts.port != 0
@@ -152,7 +186,7 @@ def _host(url: str) -> str:
         raise _no_address() from None
     if not legal or not parts.hostname:
         raise _no_address()
-    return parts.hostname
+    return parts.hostname, parts.scheme
 
 
 def _translate(error: Exception, host: str, connect_timeout: float | None = None) -> ModelError:
