@@ -71,8 +71,12 @@ class RunFolder:
             target.parent.mkdir(parents=True, exist_ok=True)
             handle = os.open(temporary, _WRITE, 0o666)
         try:
-            with os.fdopen(handle, "w", encoding="utf-8", errors="replace", newline="") as file:
-                file.write(text)
+            try:
+                data = memoryview(text.encode("utf-8", "replace"))
+                while data:
+                    data = data[os.write(handle, data) :]
+            finally:
+                os.close(handle)
             os.replace(temporary, target)  # noqa: PTH105 - a thousand agents write a thousand files: each call counts
         except BaseException:
             Path(temporary).unlink(missing_ok=True)

@@ -61,6 +61,9 @@ class Orchestrator:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seats: dict[str, Seat] = {}
         self._drafts: dict[str, Draft] = {}
+        #: Results that are to be written, by task, and the right to write them.
+        self._pages: dict[str, str] = {}
+        self._pen = asyncio.Lock()
         #: Tasks that were stopped one by one, and why.
         self._cancelled: dict[str, str] = {}
         self._stopped = ""
@@ -360,11 +363,20 @@ class Orchestrator:
         self._kit.stream.publish(FileWritten(name, task.id))
 
     async def _write_aside(self, task: Task, outcome: Outcome) -> None:
-        """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents."""
-        name = self.report(task.id)
-        text = merging.report_text(outcome, self._job.merge.text)
-        await asyncio.to_thread(self._kit.folder.write, name, text)
-        self._kit.stream.publish(FileWritten(name, task.id))
+        """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents.
+
+        Whoever comes while it writes waits, and then the first of them writes what has come together.
+        """
+        self._pages[task.id] = merging.report_text(outcome, self._job.merge.text)
+        async with self._pen:
+            if task.id in self._pages:
+                pages, self._pages = self._pages, {}
+                await asyncio.to_thread(self._write_pages, pages)
+                self._kit.stream.publish(*(FileWritten(self.report(page), page) for page in pages))
+
+    def _write_pages(self, pages: Mapping[str, str]) -> None:
+        for task, text in pages.items():
+            self._kit.folder.write(self.report(task), text)
 
     def restore_files(self, unwritten: Set[str] = frozenset()) -> None:
         """Write the files of results that a broken run had finished and not yet written: the `unwritten`, and what is

@@ -33,12 +33,16 @@ class Subscription:
         self._closed = False
         self._wake: asyncio.Future[None] | None = None
 
-    def _offer(self, item: Record | TextDelta) -> None:
-        if isinstance(item, TextDelta) and (not self._deltas or len(self._items) >= self._bound):
-            return
-        if len(self._items) >= self._bound:
-            self._shed(item)
-        self._items.append(item)
+    def _offer(self, items: Sequence[Record | TextDelta]) -> None:
+        if self._deltas and len(self._items) + len(items) <= self._bound:
+            self._items.extend(items)
+        else:
+            for item in items:
+                if isinstance(item, TextDelta) and (not self._deltas or len(self._items) >= self._bound):
+                    continue
+                if len(self._items) >= self._bound:
+                    self._shed(item)
+                self._items.append(item)
         self._rouse()
 
     def _shed(self, newest: Record | TextDelta) -> None:
@@ -117,8 +121,7 @@ class Feed:
 
     def _show(self, items: Sequence[Record | TextDelta]) -> None:
         for reader in self._readers:
-            for item in items:
-                reader._offer(item)
+            reader._offer(items)
 
 
 class Stream(Feed):
@@ -135,10 +138,9 @@ class Stream(Feed):
 
         Returns the number of the last record. Raises `JournalError` when facts can no longer be kept.
         """
-        at = self._clock()
-        items: list[Record | TextDelta] = []
+        at, seq = self._clock(), self.seq
         records: list[Record] = []
-        seq = self.seq
+        items: list[Record | TextDelta] = []
         for event in events:
             if isinstance(event, TextDelta):
                 items.append(event)

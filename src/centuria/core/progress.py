@@ -140,7 +140,9 @@ class Progress:
     def record(self, record: e.Record) -> None:
         """Fold one fact in its place."""
         self._before, self.at, self.seq = self.at, record.at, record.seq
-        self.apply(record.event)
+        handler = self._handlers.get(type(record.event))
+        if handler is not None:
+            handler(record.event, record.at)
 
     def apply(self, event: e.Event) -> None:
         """Fold one event at the time of the last record; ignores what it does not know."""
