@@ -23,7 +23,7 @@ from typing import Self
 
 from centuria.admission import Hold, Slots
 from centuria.core.governor import Governor
-from centuria.core.ratelimits import Stated, read_headers
+from centuria.core.ratelimits import NOTHING, Stated, read_headers
 from centuria.core.refusals import spends_no_retry
 from centuria.core.warmup import WarmUp
 from centuria.errors import ModelDenied, ModelError, ModelUnavailable
@@ -362,7 +362,7 @@ class Throttle:
         self._publish(self.warmup.warmed(prefix, now=self._now()))
 
     def _stated(self, headers: Mapping[str, str] | None) -> Stated:
-        return read_headers(headers, self._wall()) if headers and self._heeds else Stated()
+        return read_headers(headers, self._wall()) if headers and self._heeds else NOTHING
 
     def _give_up_warming(self, prefix: str, by: str) -> None:
         self._publish(self.warmup.gave_up(prefix, by, now=self._now()))

@@ -53,7 +53,10 @@ class Stated:
     reset: float | None = None
 
     def __bool__(self) -> bool:
-        return self != Stated()
+        return self != NOTHING
+
+
+NOTHING = Stated()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +77,8 @@ def read_headers(headers: Mapping[str, str], now: float) -> Stated:
         key = str(name).lower().removeprefix("x-")
         if key.startswith("ratelimit-"):
             found[key.removeprefix("ratelimit-")] = str(value)[:64]
+    if not found:
+        return NOTHING
     requests, requests_left = _pair(found, "-requests")
     tokens, tokens_left = _pair(found, "-tokens")
     _, window_left = _pair(found, "")

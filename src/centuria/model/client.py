@@ -26,7 +26,7 @@ from centuria.events import CallEnd, CallOpened, Fact, Notice, TextDelta
 from centuria.messages import Completion, Pico, Usage
 from centuria.model.answer import AnswerDecoder, Piece
 from centuria.model.failures import error_from
-from centuria.model.wire import authorization, encode_request, identity
+from centuria.model.wire import RequestWriter, authorization, identity
 from centuria.ports import Caller, ChatRequest, HttpRequest, HttpResponse, Transport
 from centuria.settings import Endpoint, Timeouts
 from centuria.stream import Stream
@@ -36,6 +36,16 @@ from centuria.throttle import Admission, Patience, Throttle
 #: usage after the answer's last token, and for the body of an error.
 _LINGER, _TAIL, _ERROR_BODY = 0.1, 5.0, 5.0
 _ERROR_CAP = 65_536
+
+
+@dataclass(slots=True)
+class _Question:
+    """One call. `mark` is the fingerprint of its conversation."""
+
+    request: ChatRequest
+    caller: Caller
+    conversation: str
+    mark: str
 
 
 @dataclass(slots=True)
@@ -93,6 +103,14 @@ class ModelClient:
         # Where what is cached costs less: one call of those that begin alike goes ahead.
         self._warms = warm_first and price is not None and price.cached is not None
         self._bound = PromptBound()
+        self._writer = RequestWriter(endpoint)
+        self._url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        self._headers = {
+            **endpoint.headers,
+            **authorization(endpoint),
+            "Content-Type": "application/json",
+            "Accept": "text/event-stream, application/json",
+        }
         self._secret = endpoint.key.value if endpoint.key is not None else ""
         self._told_of_missing_usage = False
         self._told_of_overrun = False
@@ -107,14 +125,15 @@ class ModelClient:
         """
         if self._price is not None and request.model not in (None, self._endpoint.model):
             raise PriceMissing(f"There is a cap, but no price for the model {request.model}.")
-        mark = fingerprint(identity(request))
+        conversation = identity(request)
+        mark = fingerprint(conversation)
         done = self._calls.find(caller.key, mark)
         if done is not None and done.completion is not None:
             return done.completion
         failures, patience = 0, Patience()
         while True:
             try:
-                return await self._try(request, caller, mark, patience)
+                return await self._try(_Question(request, caller, conversation, mark), patience)
             except ModelError as error:
                 if spends_no_retry(error):
                     continue
@@ -124,25 +143,23 @@ class ModelClient:
                     raise
             await asyncio.sleep(delay)  # holding neither money nor a slot
 
-    async def _try(self, request: ChatRequest, caller: Caller, mark: str, patience: Patience) -> Completion:
-        attempt = await self._reserve(request, caller)
-        model, prefix = request.model or self._endpoint.model, self._prefix(attempt.body)
+    async def _try(self, question: _Question, patience: Patience) -> Completion:
+        attempt = await self._reserve(question)
+        caller, prefix = question.caller, self._prefix(attempt.body)
         try:
             async with self._throttle.admit(
                 caller, tokens=attempt.tokens, patience=patience, prefix=prefix
             ) as admission:
-                facts = self._calls.open(
+                [attempt.row] = self._calls.open(
                     caller.key,
                     call="model",
-                    name=model,
-                    fingerprint=mark,
+                    name=question.request.model or self._endpoint.model,
+                    fingerprint=question.mark,
                     rerun=True,
                     hold=attempt.hold,
                     reserved=attempt.amount,
-                    arguments="",
                 )
-                attempt.row = next(fact for fact in facts if isinstance(fact, CallOpened))
-                self._stream.publish(*facts)
+                self._stream.publish(attempt.row)
                 await self._stream.durable()
                 completion = await self._exchange(attempt, caller, admission)
                 admission.succeeded(completion.usage)
@@ -155,15 +172,15 @@ class ModelClient:
 
     # -- money ---------------------------------------------------------------------------------------------
 
-    async def _reserve(self, request: ChatRequest, caller: Caller) -> _Attempt:
+    async def _reserve(self, question: _Question) -> _Attempt:
         """Reserve the worst case of this request, or of the longest answer that is affordable."""
-        max_tokens = request.max_tokens
+        max_tokens = question.request.max_tokens
         floor = 4096 if self._endpoint.thinks else 1024
         while True:
-            body = encode_request(self._endpoint, request, max_tokens)
+            body = self._writer.write(question.request, question.conversation, max_tokens)
             amount = self._worst_case(len(body), max_tokens)
             try:
-                hold = await self._money.reserve(caller.node, amount)
+                hold = await self._money.reserve(question.caller.node, amount)
             except BudgetExceeded as error:
                 max_tokens = self._affordable(error.affordable, len(body), floor, max_tokens - 1)
                 if max_tokens < floor:
@@ -312,21 +329,8 @@ class ModelClient:
 
     def _request(self, body: bytes, caller: Caller) -> HttpRequest:
         name = hashlib.sha256(f"{self._run}\n{caller.key}".encode()).hexdigest()[:40]
-        headers = {
-            **self._endpoint.headers,
-            **authorization(self._endpoint),
-            "Content-Type": "application/json",
-            "Accept": "text/event-stream, application/json",
-            "Idempotency-Key": f"centuria-{name}",
-        }
-        return HttpRequest(
-            "POST",
-            self._endpoint.base_url.rstrip("/") + "/chat/completions",
-            headers,
-            body,
-            self._timeouts.connect,
-            caller,
-        )
+        headers = {**self._headers, "Idempotency-Key": f"centuria-{name}"}
+        return HttpRequest("POST", self._url, headers, body, self._timeouts.connect, caller)
 
     async def _refusal(self, response: HttpResponse) -> ModelError:
         body = bytearray()
@@ -344,6 +348,8 @@ class ModelClient:
 
     def _show(self, pieces: list[Piece], attempt: _Attempt, caller: Caller) -> None:
         """Publish what one read brought, neighbours of a kind as one delta."""
+        if not pieces:
+            return
         number = attempt.row.attempt if attempt.row is not None else 0
         for reasoning in (True, False):
             text = "".join(piece.text for piece in pieces if piece.reasoning is reasoning)

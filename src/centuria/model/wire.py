@@ -18,30 +18,54 @@ from centuria.messages import Message, ToolCall, ToolSpec, safe_text
 from centuria.ports import ChatRequest
 from centuria.settings import Endpoint
 
+#: Lists of tools that are kept as they were written: there is one for each set of servers that agents may use.
+_TOOL_LISTS = 100
 #: Escapes inside a tool call's arguments that would become a lone surrogate or NUL when the server parses
 #: them.
 _RISKY = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)")
 
 
-def encode_request(endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True) -> bytes:
-    """The request's body. Fields of fixed sampling are not sent unless `endpoint.sampling` says so.
+class RequestWriter:
+    """Writes the requests to one endpoint. Tools are written once: all siblings offer the same ones."""
 
-    Text is made safe: lone surrogates and NUL become U+FFFD. Tools go before messages, as providers put them
-    into the prompt, so that the bytes of two turns share the prefix that their prompts share. Raises
-    `ModelRefused` (kind "encode") where a tool's schema cannot be written as JSON.
-    """
-    body: dict[str, Any] = {**endpoint.sampling, "model": request.model or endpoint.model}
-    if request.tools:
-        try:
-            body["tools"] = [_tool(tool) for tool in request.tools]
-        except RecursionError as error:
-            raise _unwritable(error) from error
-    body["messages"] = [_message(message) for message in request.messages]
-    body[endpoint.limit_field] = max_tokens
-    body["stream"] = stream
-    if stream:
-        body["stream_options"] = {"include_usage": True}
-    return _dump(body)
+    def __init__(self, endpoint: Endpoint) -> None:
+        self._endpoint = endpoint
+        self._tools: dict[int, tuple[tuple[ToolSpec, ...], str]] = {}
+
+    def write(self, request: ChatRequest, conversation: str, max_tokens: int, *, stream: bool = True) -> bytes:
+        """The request's body; `conversation` is its `identity`. Fields of fixed sampling are not sent unless
+        `endpoint.sampling` says so.
+
+        Text is made safe: lone surrogates and NUL become U+FFFD. Tools go before messages, as providers put them
+        into the prompt, so that the bytes of two turns share the prefix that their prompts share. Raises
+        `ModelRefused` (kind "encode") where a tool's schema cannot be written as JSON.
+        """
+        last: dict[str, Any] = {self._endpoint.limit_field: max_tokens, "stream": stream}
+        if stream:
+            last["stream_options"] = {"include_usage": True}
+        first = {**self._endpoint.sampling, "model": request.model or self._endpoint.model}
+        for name in ("tools", "messages", *last):
+            first.pop(name, None)
+        tools = f',"tools":{self._written(request.tools)}' if request.tools else ""
+        return f'{_dump(first)[:-1]}{tools},"messages":{conversation},{_dump(last)[1:]}'.encode()
+
+    def _written(self, tools: tuple[ToolSpec, ...]) -> str:
+        known = self._tools.get(id(tools))
+        if known is None:
+            if len(self._tools) >= _TOOL_LISTS:
+                self._tools.clear()
+            try:
+                specs = [_tool(tool) for tool in tools]
+            except RecursionError as error:
+                raise _unwritable(error) from error
+            # The list is kept as well, so that its id is no other's.
+            known = self._tools[id(tools)] = tools, _dump(specs)
+        return known[1]
+
+
+def encode_request(endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True) -> bytes:
+    """One body, as a `RequestWriter` writes it."""
+    return RequestWriter(endpoint).write(request, identity(request), max_tokens, stream=stream)
 
 
 def identity(request: ChatRequest) -> str:
@@ -49,7 +73,7 @@ def identity(request: ChatRequest) -> str:
 
     Not of the model, the tools on offer or `max_tokens`: a run that is resumed with others keeps what it paid for.
     """
-    return _dump([_message(message) for message in request.messages]).decode()
+    return _dump([_message(message) for message in request.messages])
 
 
 def authorization(endpoint: Endpoint) -> dict[str, str]:
@@ -59,14 +83,14 @@ def authorization(endpoint: Endpoint) -> dict[str, str]:
     return {"Authorization": f"Bearer {endpoint.key.value}"}
 
 
-def _dump(body: Any) -> bytes:
+def _dump(body: Any) -> str:
     try:
         text = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         if "\\u0000" in text:
             text = json.dumps(_without_nul(body), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(error) from error
-    return safe_text(text).encode()
+    return safe_text(text)
 
 
 def _unwritable(error: Exception) -> ModelRefused:
