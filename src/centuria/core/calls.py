@@ -15,7 +15,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import asdict, dataclass, field, is_dataclass, replace
+from dataclasses import asdict, dataclass, field, is_dataclass
 from datetime import date, time
 from decimal import Decimal
 from typing import Any
@@ -77,17 +77,18 @@ class TaskTotals:
 
 @dataclass(slots=True)
 class _Row:
-    """All attempts of one call. `answer` is what is replayed, without its content once `forgotten`."""
+    """All attempts of one call. `answer` is what is replayed, None where there is none, or where it was forgotten;
+    `answered` is what stays of it: attempt, end and cost."""
 
     fingerprint: str
     attempts: int = 0
     open: dict[int, CallOpened] = field(default_factory=dict)
     answer: CallClosed | None = None
-    forgotten: bool = False
+    answered: tuple[int, CallEnd, Pico] | None = None
 
     @property
     def done(self) -> bool:
-        return self.answer is not None and self.answer.end == "done"
+        return self.answered is not None and self.answered[1] == "done"
 
 
 @dataclass(slots=True)
@@ -120,7 +121,7 @@ class CallLedger:
         if row is None:
             return None
         self._check(key, row, fingerprint)
-        if row.answer is not None and row.forgotten:
+        if row.answered is not None and row.answer is None:
             raise JournalError(f"The answer of call {key} is no longer in memory.", remedy="Resume the run.")
         return row.answer
 
@@ -233,9 +234,7 @@ class CallLedger:
         if known is not None:
             known.partial = ""
         for row in known.rows.values() if known else ():
-            if row.answer is not None and not row.forgotten:
-                row.answer = replace(row.answer, completion=None, result=None, partial="", error="")
-                row.forgotten = True
+            row.answer = None
 
     # -- facts --------------------------------------------------------------------------------------------------------
 
@@ -258,7 +257,8 @@ class CallLedger:
         row.attempts = max(row.attempts, event.attempt)
         row.open[event.attempt] = event
         if event.call == "model":
-            task.totals = replace(task.totals, attempts=task.totals.attempts + 1)
+            old = task.totals
+            task.totals = TaskTotals(old.attempts + 1, old.usage, old.cost, old.held, old.steps)
 
     def _closed(self, event: CallClosed) -> None:
         task, row = self._tasks.get(event.key.task), self._row(event.key)
@@ -266,8 +266,7 @@ class CallLedger:
         if task is None or row is None or opened is None:
             return
         if event.end in _ANSWERED and not row.done:
-            row.answer = event
-            row.forgotten = False
+            row.answer, row.answered = event, (event.attempt, event.end, event.cost)
         if opened.call == "model":
             task.partial = "" if event.end == "done" else event.partial or task.partial
         # Served, or maybe served, and nobody said at what cost: its reservation stays held.
@@ -328,7 +327,7 @@ class CallLedger:
                         row.fingerprint,
                         row.attempts,
                         dict(row.open),
-                        (row.answer.attempt, row.answer.end, row.answer.cost) if row.answer else None,
+                        row.answered,
                     )
                     for key, row in task.rows.items()
                 },
