@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import types
 import typing
+from collections import abc
 from dataclasses import fields, is_dataclass
 from typing import Any
 
@@ -37,6 +38,8 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.one_of([values(part) for part in typing.get_args(hint)])
     if typing.get_origin(hint) is tuple:
         return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
+    if typing.get_origin(hint) is abc.Mapping:
+        return st.dictionaries(st.text(max_size=5), JSON, max_size=3)
     return st.from_type(hint)
 
 
