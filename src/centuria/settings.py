@@ -118,11 +118,13 @@ class ToolServer:
     """One MCP server: exactly one of `builtin`, `command`, `url` is set.
 
     `limit` None means: built-in tools their own (web_search 20, code_exec 5, file_read 30), declared-safe servers 10,
-    unknown stdio servers 1. `tool_limits` are by the tool's own name. `trusted`: tools that the operator trusts to be
-    safe to run again ("*" = all). `allow` (None = all) lists the tools that agents may use. `agent_headers` are
-    templates of headers that go with an agent's own calls, filled from its row. `options` are a built-in's own
-    (`roots`, `folder`, `url`, `provider`, ...). `elicit` is what a server hears that asks a person for something: no,
-    or what its form has as defaults if they suffice.
+    unknown stdio servers 1; with replicas it is that of each session. `mode`: all agents share one session, or any of
+    `replicas` sessions (pool), or each has one of them to itself (leased), which it may lose to one that waits once it
+    has not called it for `idle_timeout` seconds. `tool_limits` are by the tool's own name. `trusted`: tools that the
+    operator trusts to be safe to run again ("*" = all). `allow` (None = all) lists the tools that agents may use.
+    `agent_headers` are templates of headers that go with an agent's own calls, filled from its row. `options` are a
+    built-in's own (`roots`, `folder`, `url`, `provider`, ...). `elicit` is what a server hears that asks a person for
+    something: no, or what its form has as defaults if they suffice.
     """
 
     slug: str
@@ -138,6 +140,9 @@ class ToolServer:
     elicit: Literal["decline", "defaults"] = "decline"
     agent_headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     limit: int | None = None
+    mode: Literal["shared", "pool", "leased"] = "shared"
+    replicas: int = 1
+    idle_timeout: float = 300.0
     tool_limits: Mapping[str, int] = field(default_factory=dict)
     required: bool = False
     allow: frozenset[str] | None = None

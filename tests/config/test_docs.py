@@ -35,7 +35,7 @@ def example(folder: Path) -> Path:
 def test_the_example_of_the_docs_loads(tmp_path: Path) -> None:
     job = load_job(example(tmp_path), env={}).job
     assert [task.id for task in job.tasks] == ["NVDA", "AAPL", "outlook"]
-    assert [server.slug for server in job.servers] == ["file", "code", "web", "db", "news", "crm", "github"]
+    assert [server.slug for server in job.servers] == ["file", "code", "web", "db", "news", "crm", "browser", "github"]
     assert job.servers[-1].limit == 2
 
 

@@ -353,3 +353,66 @@ def test_headers_of_agents_that_cannot_be_sent_are_refused_before_anything_runs(
 def test_a_task_that_does_not_see_the_server_needs_no_name_there(tmp_path: Path) -> None:
     job = loaded(tmp_path, ROWS + WEB + '[[task]]\nid = "sum"\nprompt = "x"\ntools = []\n')
     assert [task.id for task in job.tasks] == ["Ann", "Bob", "sum"]
+
+
+def test_modes_and_replicas_are_read_from_both_files(tmp_path: Path) -> None:
+    found = tools(
+        tmp_path,
+        """
+[tools.db]
+command = "x"
+mode = "pool"
+replicas = 3
+[tools.browser]
+command = "x"
+mode = "leased"
+replicas = 5
+idle_timeout = 60
+""",
+    )
+    assert (found["db"].mode, found["db"].replicas) == ("pool", 3)
+    browser = found["browser"]
+    assert (browser.mode, browser.replicas, browser.idle_timeout) == ("leased", 5, 60)
+    ours = {"mode": "leased", "replicas": 2, "limit": 4, "trusted": ["*"]}
+    entries = {"a": {"command": "x", "centuria": ours}, "b": {"command": "x", "mode": "a field of another host"}}
+    read = mcp(tmp_path, {"mcpServers": entries})
+    assert (read["a"].mode, read["a"].replicas, read["a"].limit, read["a"].trusted) == ("leased", 2, 4, {"*"})
+    assert (read["b"].mode, read["b"].replicas) == ("shared", 1)
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": entries}))
+    tuned = tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.a]\nreplicas = 7\n')
+    assert (tuned["a"].mode, tuned["a"].replicas) == ("leased", 7)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ("replicas = 4", 'mode = "pool"'),
+        ('mode = "pool"', "Add how many sessions"),
+        ('mode = "poool"\nreplicas = 4', "Did you mean `pool`?"),
+        ('mode = "pool"\nreplica = 4', "Did you mean `replicas`?"),
+        ('mode = "pool"\nreplicas = 0', "at least 1"),
+        ('mode = "pool"\nreplicas = 4\nidle_timeout = 5', "leased"),
+    ],
+)
+def test_a_mode_that_is_not_whole_is_refused_with_what_to_write(tmp_path: Path, written: str, said: str) -> None:
+    with pytest.raises(JobError) as caught:
+        tools(tmp_path, f'[tools.db]\ncommand = "x"\n{written}\n')
+    assert said in str(caught.value)
+    assert "[tools.db]" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("ours", "said"),
+    [
+        ({"replica": 2}, "Did you mean `replicas`?"),
+        ({"mode": "pol", "replicas": 2}, "Did you mean `pool`?"),
+        ({"replicas": 2}, 'mode = "pool"'),
+        ({"command": "y"}, "no key `command`"),
+        (4, "as an object"),
+    ],
+)
+def test_our_own_object_in_an_mcp_file_is_checked_as_a_table_of_a_job(tmp_path: Path, ours: Any, said: str) -> None:
+    with pytest.raises(JobError) as caught:
+        mcp(tmp_path, {"mcpServers": {"a": {"command": "x", "centuria": ours}}})
+    assert said in str(caught.value)
+    assert "`a`" in str(caught.value)

@@ -1,7 +1,9 @@
 """The file of tool servers that MCP hosts share: `{"mcpServers": {NAME: {...}}}`, or `servers` as VS Code writes it.
 
-Fields that other hosts keep for themselves are ignored. Sources: code.claude.com/docs/en/mcp,
-cursor.com/docs/context/mcp, code.visualstudio.com/docs/copilot/reference/mcp-configuration.
+Fields that other hosts keep for themselves are ignored; ours are in an object of our own, which those ignore:
+`"centuria": {"mode": "pool", "replicas": 4}`, with keys of a job file's `[tools.NAME]`.
+Sources: code.claude.com/docs/en/mcp, cursor.com/docs/context/mcp,
+code.visualstudio.com/docs/copilot/reference/mcp-configuration.
 """
 
 from __future__ import annotations
@@ -12,15 +14,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from pydantic import ValidationError, create_model
+
 from centuria.config.authorization import shape_of
-from centuria.config.problems import Problems, quoted
+from centuria.config.problems import Problems, did_you_mean, from_validation, quoted
 from centuria.config.reading import SMALL, expand, parse_json, read_text, shown, without_comments
-from centuria.config.servers import process, remote, with_slugs
+from centuria.config.servers import checked, process, remote, tuning_of, with_slugs
+from centuria.config.shape import ToolShape
 from centuria.errors import JobError
 from centuria.settings import ToolServer
 
 MOST_SERVERS = 500
 _KEYS = ("mcpServers", "servers")
+OURS = "centuria"
+#: The keys of `[tools.NAME]` that say how a server is used, not what it is.
+TUNING = (
+    *("limit", "tool_limits", "mode", "replicas", "idle_timeout"),
+    *("required", "allow", "ask", "trusted", "timeout"),
+)
+_Ours = create_model("_Ours", **{OURS: (ToolShape, ...)})  # type: ignore[call-overload]
 _STDIO = frozenset({"stdio", "local"})
 #: An `sse` server is asked over streamable HTTP first, as other hosts do.
 _HTTP = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote", "sse"})
@@ -46,7 +58,7 @@ def read_mcp_json(path: Path, env: Mapping[str, str]) -> tuple[ToolServer, ...]:
     for server, entry in entries.items():
         try:
             if not _is_off(entry):
-                servers.append(_server(server, entry, folder, env, inputs))
+                servers.append(_tuned(_server(server, entry, folder, env, inputs), entry.get(OURS)))
         except JobError as error:
             problems.add(f"the server {quoted(server)} {error.message}", error.remedy)
     problems.check()
@@ -69,6 +81,25 @@ def _inputs(whole: Mapping[str, Any]) -> dict[str, str]:
     listed = whole.get("inputs")
     found = [item for item in listed if isinstance(item, dict)] if isinstance(listed, list) else []
     return {str(item["id"]): str(item.get("default") or "") for item in found if "id" in item}
+
+
+def _tuned(server: ToolServer, ours: Any) -> ToolServer:
+    """The server as our own object in its entry says that it is used."""
+    if ours is None:
+        return server
+    if not isinstance(ours, dict):
+        raise JobError(f"needs `{OURS}` as an object.", remedy='Write "centuria": {"limit": 4}.')
+    for key in ours:
+        if key not in TUNING:
+            raise JobError(f"has no key {quoted(key)} in `{OURS}`.", remedy=did_you_mean(key, TUNING))
+    try:
+        shape: ToolShape = getattr(_Ours.model_validate({OURS: ours}), OURS)
+    except ValidationError as error:
+        problems = Problems("")
+        from_validation(error, _Ours, problems)
+        problems.check()
+        raise
+    return checked(replace(server, **tuning_of(shape)), shape)
 
 
 def _entries(value: Any, name: str) -> dict[str, Any]:

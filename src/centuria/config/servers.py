@@ -92,12 +92,12 @@ def _server(
     if kind is not None and included is not None:
         raise JobError("is in the tools file too.", remedy="Rename one, or leave out what it has in common.")
     _check_keys(shape, kind)
-    tuning = _tuning(shape)
+    tuning = tuning_of(shape)
     if kind is None:
         if included is None:
             near = f" {did_you_mean(name, others)}" if others else ""
             raise JobError("has no `builtin`, `command` or `url`.", remedy=f"Add one of them.{near}")
-        return replace(included, **tuning)
+        return checked(replace(included, **tuning), shape)
     server = ToolServer(slug="", name=name)
     if shape.builtin is not None:
         server = replace(server, builtin=shape.builtin, options=_options(shape, shape.builtin, folder))
@@ -107,7 +107,23 @@ def _server(
         server = remote(server, shape.url, shape.headers, shape.auth, folder=folder, env=env)
         check_names("agent_headers", shape.agent_headers)
         server = replace(server, agent_headers=dict(shape.agent_headers))
-    return replace(server, **tuning)
+    return checked(replace(server, **tuning), shape)
+
+
+def checked(server: ToolServer, shape: ToolShape) -> ToolServer:
+    """The server, if its mode and what was written about replicas go together. Raises `JobError`."""
+    if server.mode == "shared" and (shape.replicas or 1) > 1:
+        raise JobError(
+            f"has `replicas = {shape.replicas}` without a mode that uses them.",
+            remedy='Add mode = "pool" (any agent uses any of them) or mode = "leased" (an agent has one to itself).',
+        )
+    if server.mode != "shared" and server.replicas == 1 and shape.replicas is None:
+        raise JobError(
+            f'has mode = "{server.mode}" without `replicas`.', remedy="Add how many sessions, such as replicas = 4."
+        )
+    if shape.idle_timeout is not None and server.mode != "leased":
+        raise JobError('has `idle_timeout`, which belongs to mode = "leased".', remedy="Remove it, or set the mode.")
+    return server
 
 
 def _check_keys(shape: ToolShape, kind: str | None) -> None:
@@ -122,11 +138,11 @@ def _check_keys(shape: ToolShape, kind: str | None) -> None:
         raise JobError("has `folder` and `searxng`.", remedy="Keep the one that is to be searched.")
 
 
-def _tuning(shape: ToolShape) -> dict[str, Any]:
+def tuning_of(shape: ToolShape) -> dict[str, Any]:
     """What was written about how a server is used."""
     tuning: dict[str, Any] = {
         key: getattr(shape, key)
-        for key in ("limit", "required", "timeout", "slug", "elicit")
+        for key in ("limit", "mode", "replicas", "idle_timeout", "required", "timeout", "slug", "elicit")
         if getattr(shape, key) is not None
     }
     for key in ("allow", "ask", "trusted"):

@@ -242,7 +242,13 @@ class ToolShape(Shape):
     elicit: Literal["decline", "defaults"] | None = None
     """What a server hears that asks a person for something in mid-call: no, or its form's defaults."""
     limit: Count | None = None
-    """Calls of this server at once."""
+    """Calls of this server at once; with `replicas`, of each of them."""
+    mode: Literal["shared", "pool", "leased"] | None = None
+    """shared: one session for all; pool: any of `replicas` sessions; leased: each agent has one of them to itself."""
+    replicas: Annotated[int, Field(ge=1, le=256)] | None = None
+    """Sessions of the server: how many of its processes run, or connections are open."""
+    idle_timeout: Seconds | None = None
+    """leased: after so long without a call an agent's session goes to one that waits."""
     tool_limits: dict[str, Count] = {}
     """Calls of one of its tools at once, by the tool's own name."""
     required: bool | None = None
