@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
 
@@ -15,8 +16,17 @@ from centuria.messages import Pico
 from centuria.stream import Stream
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Ticket:
+    """A place in a queue, or a slot once `granted` is done. Whoever asked for it leaves it, on every way out."""
+
+    number: int
+    resource: str
+    granted: asyncio.Future[SlotGranted]
+
+
 class Slots:
-    """Tickets for every resource of a run: agents, model calls, tool calls."""
+    """Tickets for every resource of a run: agents, model calls, tool calls, leased sessions."""
 
     def __init__(self, table: SlotTable, stream: Stream) -> None:
         self.table = table
@@ -59,15 +69,35 @@ class Slots:
             async with asyncio.timeout(patience):
                 return await waiter
         except TimeoutError:
-            raise SlotRefused(
-                f"No slot of {hold.resource} came free within {patience:g} s.",
-                remedy="Raise its limit, or the queue's time-out.",
-            ) from None
+            raise too_late(hold.resource, patience) from None
         finally:
             del self._waiters[hold.ticket]
 
     def _leave(self, ticket: int) -> None:
         self._act(self.table.leave(ticket, now=self._now()))
+
+    def ask(
+        self, resource: str, *, agent: str, index: int = 0, priority: int = 5, patience: float | None = None
+    ) -> Ticket:
+        """A ticket that is granted now or in its turn. Whoever waits for it bounds the wait, and leaves it."""
+        number = next(self._tickets)
+        ticket = Ticket(number, resource, asyncio.get_running_loop().create_future())
+        self._waiters[number] = ticket.granted
+        now = self._now()
+        deadline = None if patience is None else now + patience
+        try:
+            self._act(
+                self.table.ask(number, resource, agent, index=index, priority=priority, now=now, deadline=deadline)
+            )
+        except BaseException:
+            self.leave(ticket)
+            raise
+        return ticket
+
+    def leave(self, ticket: Ticket) -> None:
+        """Give the slot, or the place in the queue, back; harmless if that was done."""
+        if self._waiters.pop(ticket.number, None) is not None:
+            self._act(self.table.leave(ticket.number, now=self._now()))
 
     def _act(self, events: Sequence[Fact]) -> None:
         if events:
@@ -125,6 +155,13 @@ class Hold:
 
 def _refused(event: SlotRejected) -> SlotRefused:
     return SlotRefused(f"No slot of {event.resource}: {event.reason}.")
+
+
+def too_late(resource: str, patience: float | None) -> SlotRefused:
+    """What is said to one that waited for as long as it may."""
+    return SlotRefused(
+        f"No slot of {resource} came free within {patience:g} s.", remedy="Raise its limit, or the queue's time-out."
+    )
 
 
 class Money:

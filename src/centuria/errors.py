@@ -132,13 +132,19 @@ class ToolError(CenturiaError):
 
 
 class ToolUnavailable(ToolError):
-    """The call surely did not run: the server is down, starting, or not reachable."""
+    """The call surely did not run: the server is down, starting, or not reachable.
+
+    `throttled`: it takes no more calls just now (HTTP 429), for `retry_after` seconds if it said so.
+    """
 
     retryable = True
 
-    def __init__(self, message: str, *, retry_after: float | None = None, remedy: str = "") -> None:
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, throttled: bool = False, remedy: str = ""
+    ) -> None:
         super().__init__(message, remedy=remedy)
         self.retry_after = retry_after
+        self.throttled = throttled
 
 
 class OutcomeUnknown(ToolError):

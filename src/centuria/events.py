@@ -384,13 +384,20 @@ class CallClosed:
 
 # -- tool servers ----------------------------------------------------------------------------------------------------
 
+#: shared: one session for all · pool: any of several · leased: an agent has one of several to itself
+ServerMode = Literal["shared", "pool", "leased"]
+
 
 @dataclass(frozen=True, slots=True)
 class ServerUp:
+    """`replicas` says of each session why it is not in service ("" = it is)."""
+
     slug: str
     server: str
     tools: tuple[str, ...]
     limit: int
+    mode: ServerMode = "shared"
+    replicas: tuple[str, ...] = ()
     kind: Literal["server_up"] = "server_up"
 
 
@@ -399,6 +406,8 @@ class ServerDown:
     slug: str
     server: str
     reason: str
+    mode: ServerMode = "shared"
+    replicas: tuple[str, ...] = ()
     kind: Literal["server_down"] = "server_down"
 
 
@@ -438,8 +447,9 @@ class RateLimitsSeen:
 
 @dataclass(frozen=True, slots=True)
 class GateClosed:
-    """Nothing is sent to this model until `until`. `congestion`: the first refusal of its burst, which lowers the
-    limit; `paced`: no limit that is known explains it, so that the rate is measured when the gate opens.
+    """Nothing is sent to this model (or `server:SLUG`, a tool server) until `until`. `congestion`: the first refusal of
+    its burst, which lowers the limit; `paced`: no limit that is known explains it, so that the rate is measured when
+    the gate opens.
     """
 
     model: str

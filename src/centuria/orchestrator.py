@@ -239,6 +239,7 @@ class Orchestrator:
                 self._denied = self._denied or cause
         finally:
             del self._running[task.id], self._drafts[task.id]
+            self._kit.tools.release(task.id)
         for child in self._assigning.left_behind(task.id):
             self.cancel(child, cause=f"{task.id} ended before it")
         outcome = self._outcome(task.id, draft, status, cause, started)

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from centuria.events import Record
+from centuria.events import Record, ServerMode
 from centuria.messages import CallKey, Completion, Message, ToolResult, ToolSpec
 
 # -- model ------------------------------------------------------------------------------------------------------------
@@ -103,12 +103,23 @@ class Transport(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTerms:
+    """How an agent has a session to itself: `limit` calls of it at once; one that waits gets it after `idle` seconds in
+    which it was not called.
+    """
+
+    limit: int = 1
+    idle: float = 300.0
+
+
+@dataclass(frozen=True, slots=True)
 class HostedTool:
     """A tool of a connected server. `name` is what models see; `tool` is the server's own name for it.
 
     `schema` is the original input schema: arguments are validated against it. `key` is the manifest key.
     `rerun` is True where the operator trusts the tool to be read-only or idempotent; `ask` where a call needs approval
-    first. `timeout` is in seconds, None for the run's own.
+    first. `timeout` is in seconds, None for the run's own. `lease`: it remembers, so that an agent has a session of its
+    own (None: sessions are shared).
     """
 
     name: str
@@ -122,11 +133,16 @@ class HostedTool:
     rerun: bool = False
     ask: bool = False
     timeout: float | None = None
+    lease: LeaseTerms | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class ServerState:
-    """One line of the census of servers. `reason` says why it is not up ("" = it is)."""
+    """One line of the census of servers. `reason` says why it is not up ("" = it is); it is while one replica is.
+
+    `limit` is what all sessions in service take at once. `replicas` says of each session why it is not in service ("" =
+    it is). `remote`: it may refuse calls as too many (HTTP 429).
+    """
 
     slug: str
     server: str
@@ -135,6 +151,14 @@ class ServerState:
     limit: int = 1
     reason: str = ""
     detail: Mapping[str, Any] = field(default_factory=dict)
+    mode: ServerMode = "shared"
+    replicas: tuple[str, ...] = ()
+    remote: bool = False
+
+    @property
+    def in_service(self) -> int:
+        """How many of its replicas are in service."""
+        return sum(not reason for reason in self.replicas)
 
 
 class ToolHost(Protocol):
@@ -156,6 +180,18 @@ class ToolHost(Protocol):
         A tool's own error is a value. Raises `ToolUnavailable` (surely not run), `OutcomeUnknown` (may have run),
         `TimeoutError` (cancelled at the server, may have run).
         """
+        ...
+
+    async def lease(self, name: str, *, caller: Caller, timeout: float) -> str:
+        """Have a session of the tool's server for the caller's agent alone, until `release`; wait for it if need be.
+
+        Returns what tells this session from all others: with another one than before, what the agent had left there is
+        gone. "" where sessions are shared. Raises `ToolUnavailable`.
+        """
+        ...
+
+    def release(self, agent: str, slug: str | None = None) -> None:
+        """Take the agent's sessions (or the one of this server) away; the next agent finds them as new."""
         ...
 
 

@@ -22,9 +22,11 @@ from centuria.core.landing import SoftLanding
 from centuria.core.money import Ledger
 from centuria.core.progress import Progress
 from centuria.core.rates import RateLimits
+from centuria.core.resources import check_limit
 from centuria.core.retry import RetryPolicy
 from centuria.core.schemas import DIALECTS
 from centuria.core.slots import SlotTable
+from centuria.core.tallies import AGENTS
 from centuria.core.warmup import WarmUp
 from centuria.errors import ConfigurationError, JournalError, first_of
 from centuria.events import (
@@ -138,6 +140,8 @@ class Run:
         self._dice = dice
         self._orchestrator: Orchestrator | None = None
         self._approvals: Approvals | None = None
+        self._kit: Kit | None = None
+        self._agents = agents_of(launch.job)
         self._cancelled = ""
         self._starting: asyncio.Task[Any] | None = None
 
@@ -180,6 +184,26 @@ class Run:
             raise ConfigurationError("The run does not work now.", remedy="Start it, or resume it.")
         return self._orchestrator
 
+    def set_limit(self, resource: str, limit: int, *, reason: str = "set by the user") -> None:
+        """Change how many there are at once, from now on, without disturbing what is in service; 0 is a pause.
+
+        `resource` is `server:SLUG` (calls of a tool server), `tool:NAME` (of one tool, as models see its name),
+        `lease:SLUG` (agents with a session of their own) or `agents` (no more than it began with). Raises
+        `ConfigurationError` for another one, for a number that cannot be, and before the run has begun.
+        """
+        if self._kit is None:
+            raise ConfigurationError("The run has not begun, so no limit can be changed.", remedy="Set it in the job.")
+        check_limit(resource, limit, self._kit.stream.progress, agents=self._agents)
+        if resource == AGENTS:
+            self._kit.slots.set_limit(AGENTS, limit, reason)
+            return
+        try:
+            self._kit.tools.set_limit(resource, limit, reason)
+        except KeyError:  # it was there before the run was resumed
+            raise ConfigurationError(
+                f"There is no {resource} now.", remedy="See what there is: centuria show."
+            ) from None
+
     async def execute(self, *, begun: Callable[[Stream], None] | None = None) -> Report:
         """Do the work, whole or the rest of it, and leave the run's folder in order.
 
@@ -208,13 +232,14 @@ class Run:
             if begun is not None:
                 begun(stream)
                 await asyncio.sleep(0)  # the views that it started subscribe before there is anything to miss
-            kit = self._compose(cores, stream, transport, host, fresh=seq == 0)
+            kit = self._kit = self._compose(cores, stream, transport, host, fresh=seq == 0)
             if launch.resume is not None:
                 launch.save()  # the next resume goes on from here: same job, same limits
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
             if self._cancelled:
                 orchestrator.cancel(cause=self._cancelled)
             host.on_change = kit.tools.server_changed
+            stack.callback(kit.tools.close)
             stack.callback(_deafen, host)
             merged = await self._work(orchestrator)
             await self._end_recording(transport, stream)
@@ -292,9 +317,7 @@ class Run:
         if not launch.priced:
             stream.publish(Notice(unpriced(launch.endpoint), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)
-        grows = any(task.delegates for task in job.tasks)
-        agents = job.limits.agents if grows else min(job.limits.agents, len(job.tasks))
-        slots.set_limit("agents", agents, f"limits.agents = {job.limits.agents}")
+        slots.set_limit(AGENTS, self._agents, f"limits.agents = {job.limits.agents}")
         retry, tape = RetryPolicy(), launch.tape
         at_once = tape.replay is not None and not tape.paced
         throttle = Throttle(
@@ -402,13 +425,24 @@ class Run:
             raise first_of(group_of_errors) from group_of_errors
 
     async def _listen(self) -> None:
-        """Obey other processes (`centuria cancel`) while the run works."""
+        """Obey other processes (`centuria cancel`, `centuria limit`) while the run works."""
         while True:
             for command in take_commands(self.launch.folder.path):
                 if command.get("command") == "cancel":
                     task = command.get("task")
                     self.cancel(str(task) if task is not None else None, cause="cancelled by command")
+                elif command.get("command") == "limit":
+                    self._limit_by_command(command.get("resource"), command.get("limit"))
             await asyncio.sleep(_COMMAND_POLL)
+
+    def _limit_by_command(self, resource: object, limit: object) -> None:
+        assert self.stream is not None
+        try:
+            if not (isinstance(resource, str) and isinstance(limit, int)):
+                raise ConfigurationError("A command to change a limit is not whole.")  # noqa: TRY301
+            self.set_limit(resource, limit, reason="set by command")
+        except ConfigurationError as error:
+            self.stream.publish(Notice(str(error), "warning"))
 
     async def _finish(self, orchestrator: Orchestrator, kit: Kit, merged: Merged, unwritten: set[str]) -> Report:
         """Make the run's end a fact, and its folder complete."""
@@ -442,6 +476,12 @@ class Run:
             rehearsal=launch.rehearse,
             priced=launch.priced,
         )
+
+
+def agents_of(job: Job) -> int:
+    """How many subagents there are at once at most: no more than tasks, unless those may grow."""
+    grows = any(task.delegates for task in job.tasks)
+    return job.limits.agents if grows else min(job.limits.agents, len(job.tasks))
 
 
 def governor_of(launch: Launch) -> Governor:

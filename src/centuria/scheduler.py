@@ -1,4 +1,4 @@
-"""The one way to a tool: look up, check, wait for a slot, journal, call, journal, give the slot back.
+"""The one way to a tool: look up, check, wait for a session and a slot, journal, call, journal, give the slot back.
 
 What a model can mend or must know is a value (`ToolResult`). What it was told is journaled, refusals too, so that a
 resumed conversation reads the same.
@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from centuria.admission import Slots
-from centuria.config.problems import where
 from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
 from centuria.core.calls import CallLedger, fingerprint
 from centuria.core.grants import Grant
@@ -23,18 +20,16 @@ from centuria.core.retry import RetryPolicy
 from centuria.core.schemas import PLAIN, Dialect
 from centuria.core.toolsearch import CALL_TOOL, SEARCH_TOOLS
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
-from centuria.events import CallEnd, Notice, ServerDown, ServerUp
+from centuria.events import CallEnd, ServerDown, ServerUp
 from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
 from centuria.stream import Stream
 from centuria.toolviews import ToolView, Views, unwrapped
+from centuria.turns import Refusals, Turns
 
-#: A server with one slot and more calls waiting than this is worth a notice.
-LONG_QUEUE = 5
 #: Characters of JSON beyond which a result's structured form is left out; its text, or the file, still has it.
 MAX_STRUCTURED = 200_000
-
 Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
 
 
@@ -51,16 +46,20 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Closing:
-    """How an attempt ended. With `retry` (seconds) another is to follow, else `result` is what the model gets."""
+    """How an attempt ended. With `retry` (seconds) another is to follow, else `result` is what the model gets.
+
+    `throttled`: it was refused as one too many, which is no failure of its own.
+    """
 
     end: CallEnd
     result: ToolResult | None = None
     error: str = ""
     retry: float | None = None
+    throttled: bool = False
 
 
 class ToolScheduler:
-    """Every tool call of a run. Slots are `tool:NAME` and `server:SLUG`, always taken in that order.
+    """Every tool call of a run, in its turn. `release` an agent when its task has ended, and `close` when the run has.
 
     `spill` keeps the whole of a long text and returns the name of its file, or raises `JournalError`. `approve` decides
     on calls of tools that ask first; without it they are refused. Pass `server_changed` to the host as its `on_change`.
@@ -93,9 +92,7 @@ class ToolScheduler:
         self._spill = spill
         self._result_chars = result_chars
         self._approve = approve
-        self._limited: set[str] = set()
-        self._waiting: Counter[str] = Counter()
-        self._noticed: set[str] = set()
+        self._turns = Turns(host, slots, stream, queue=timeouts.queue, max_wait=retry.max_wait, dice=dice)
         self._checks: dict[str, ArgumentCheck] = {}
         self._views = Views(host, self, dialect=dialect, context=context, publish=stream.publish)
         for state in host.servers():
@@ -104,23 +101,27 @@ class ToolScheduler:
     # -- servers and views --------------------------------------------------------------------------------------------
 
     def server_changed(self, state: ServerState) -> None:
-        """Take note of a server that came up or went down: its limits, and a fact for everyone who watches."""
-        reason = str(state.detail.get("limit_reason", "the server's own"))
-        self._limit(f"server:{state.slug}", state.limit, reason)
-        tools = self._views.usable(state.slug)
+        """Take note of a server, or a replica of it, that came up or went down: its limits, and a fact for everyone."""
+        self._turns.server_changed(state)
         self._views.left_out(state.server, state.detail.get("left_out", {}))
-        for tool in tools:
-            self._limit(f"tool:{tool.name}", tool.limit, reason if tool.limit == state.limit else "set by the job")
+        replicas = tuple(safe_text(reason) for reason in state.replicas) if state.mode != "shared" else ()
         if state.up:
-            names = tuple(tool.tool for tool in tools)
-            self._stream.publish(ServerUp(state.slug, state.server, names, state.limit))
+            names = tuple(tool.tool for tool in self._views.usable(state.slug))
+            self._stream.publish(ServerUp(state.slug, state.server, names, state.limit, state.mode, replicas))
         else:
-            self._stream.publish(ServerDown(state.slug, state.server, safe_text(state.reason)))
+            self._stream.publish(ServerDown(state.slug, state.server, safe_text(state.reason), state.mode, replicas))
 
-    def _limit(self, resource: str, limit: int, reason: str) -> None:
-        if resource not in self._limited:  # one that was changed while running stays as it is
-            self._limited.add(resource)
-            self._slots.set_limit(resource, limit, reason)
+    def set_limit(self, resource: str, limit: int, reason: str) -> None:
+        """`Turns.set_limit`."""
+        self._turns.set_limit(resource, limit, reason)
+
+    def release(self, agent: str) -> None:
+        """The agent's task has ended: what it had to itself is for others."""
+        self._turns.leases.release(agent)
+
+    def close(self) -> None:
+        """The run has ended."""
+        self._turns.gates.close()
 
     def view(self, grant: Grant | frozenset[str] | None = None, *, beside: int = 0) -> ToolView:
         """What this grant, or these servers (names or slugs; None: all) have now: the same object for all alike.
@@ -140,12 +141,14 @@ class ToolScheduler:
         wrapped, call = call, unwrapped(call)
         stamp = fingerprint("tool", call.name, call.arguments)
         known = self._calls.find(caller.key, stamp)
+        tool = view.resolve(call.name) if call is wrapped else view.meant(call.name)
         if known is not None:
             assert known.result is not None
+            if tool is not None:
+                self._turns.leases.replayed(tool, caller.key.task)
             return known.result
         if call.name == SEARCH_TOOLS:
             return await self._tell(call, caller, stamp, view.search(call.arguments, self._result_chars))
-        tool = view.resolve(call.name) if call is wrapped else view.meant(call.name)
         if tool is None:
             refusal = _NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
             return await self._tell(call, caller, stamp, _refusal(refusal))
@@ -216,61 +219,32 @@ class ToolScheduler:
         return result
 
     async def _run(self, work: _Work) -> ToolResult:
-        failures = 0
+        failures, refusals, renewed = 0, Refusals(), False
         while True:
             try:
-                async with self._both_slots(work.tool, work.caller):
-                    closing = await self._attempt(work, failures)
+                async with self._turns.hold(work.tool, work.caller, refusals) as other:
+                    renewed = renewed or other
+                    closing = await self._attempt(work, failures, renewed=renewed)
             except SlotRefused as error:
-                text = f"{work.tool.name} was not called: {error.message}"
-                return await self._tell(work.call, work.caller, work.stamp, ToolResult(text, ToolEnd.UNAVAILABLE))
+                return await self._not_called(work, f"{work.tool.name} was not called: {error.message}")
+            except ToolUnavailable as error:  # there is no session for this agent
+                delay = self._retry.delay(failures + 1, error, self._dice())
+                if delay is None:
+                    return await self._not_called(work, _unavailable(work.tool, error, failures + 1).text)
+                closing = _Closing("failed", retry=delay)
             await self._stream.durable()
             if closing.result is not None:
                 return closing.result
+            if closing.throttled:  # it waits in the queue of a server whose gate is closed
+                refusals.add()
+                continue
             failures += 1
             await asyncio.sleep(closing.retry or 0.0)
 
-    @asynccontextmanager
-    async def _both_slots(self, tool: HostedTool, caller: Caller) -> AsyncIterator[None]:
-        """Hold a slot of the tool, then one of its server. The order is fixed, so that no two calls wait crosswise."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeouts.queue
-        agent, index, priority = caller.key.task, caller.index, caller.priority
-        self._waiting[tool.slug] += 1
-        waiting = True
-        try:
-            self._notice_queue(tool)
-            async with (
-                self._slots.hold(
-                    f"tool:{tool.name}", agent=agent, index=index, priority=priority, patience=self._timeouts.queue
-                ),
-                self._slots.hold(
-                    f"server:{tool.slug}",
-                    agent=agent,
-                    index=index,
-                    priority=priority,
-                    patience=max(0.0, deadline - loop.time()),
-                ),
-            ):
-                self._waiting[tool.slug] -= 1
-                waiting = False
-                yield
-        finally:
-            self._waiting[tool.slug] -= waiting
+    async def _not_called(self, work: _Work, text: str) -> ToolResult:
+        return await self._tell(work.call, work.caller, work.stamp, ToolResult(safe_text(text), ToolEnd.UNAVAILABLE))
 
-    def _notice_queue(self, tool: HostedTool) -> None:
-        slug = tool.slug
-        if self._waiting[slug] <= LONG_QUEUE or slug in self._noticed or self._slots.table.limit(f"server:{slug}") != 1:
-            return
-        self._noticed.add(slug)
-        self._stream.publish(
-            Notice(
-                f"The tool server {tool.server} takes one call at a time, and more than {LONG_QUEUE} are waiting. "
-                f"If it is safe with several at once, set `limit` in {where(('tools', tool.server))}."
-            )
-        )
-
-    async def _attempt(self, work: _Work, failures: int) -> _Closing:
+    async def _attempt(self, work: _Work, failures: int, *, renewed: bool) -> _Closing:
         """One attempt, from its row before the call to its row after it, which is published whatever happens."""
         loop = asyncio.get_running_loop()
         tool, key = work.tool, work.caller.key
@@ -290,6 +264,8 @@ class ToolScheduler:
             closing = _unanswered(tool, "It was cancelled while it ran.")
             began = loop.time()
             closing = await self._send(work, failures)
+            if renewed and closing.result is not None:
+                closing = replace(closing, result=_noted(closing.result, tool))
         finally:
             self._close(key, opened.attempt, closing, loop.time() - began)
         return closing
@@ -297,9 +273,14 @@ class ToolScheduler:
     async def _send(self, work: _Work, failures: int) -> _Closing:
         tool = work.tool
         seconds = self._timeouts.tool if tool.timeout is None else tool.timeout
+        ticket = self._turns.gates.sent(tool.slug)
         try:
             result = await self._host.call(tool.name, work.arguments, timeout=seconds, caller=work.caller)
+            self._turns.gates.answered(tool.slug, ticket)
         except ToolUnavailable as error:
+            if error.throttled:
+                self._turns.gates.refused(tool.slug, ticket, error)
+                return _Closing("failed", error=safe_text(str(error)), retry=0.0, throttled=True)
             retry = self._retry.delay(failures + 1, error, self._dice())
             if retry is not None:
                 return _Closing("failed", error=safe_text(str(error)), retry=retry)
@@ -310,6 +291,8 @@ class ToolScheduler:
             else:
                 end, what = ToolEnd.UNKNOWN, f"{tool.name} gave no answer: {error}"
             return self._lost(tool, end, safe_text(what), failures)
+        finally:
+            self._turns.gates.dropped(tool.slug, ticket)
         return _Closing("done", self._capped(result, work.caller.key))
 
     def _lost(self, tool: HostedTool, end: ToolEnd, what: str, failures: int) -> _Closing:
@@ -350,6 +333,15 @@ def _refusal(text: str) -> ToolResult:
 def _unavailable(tool: HostedTool, error: ToolUnavailable, attempts: int) -> ToolResult:
     text = f"{tool.name} is not available and did not run ({attempts} attempts). {error.message}"
     return ToolResult(safe_text(text), ToolEnd.UNAVAILABLE)
+
+
+def _noted(result: ToolResult, tool: HostedTool) -> ToolResult:
+    """What an agent must know that finds another session than it left."""
+    note = (
+        f"[The session with {tool.server} is a new one: what an earlier call left in it (variables, open files or "
+        "pages) is gone.]"
+    )
+    return replace(result, text=f"{note}\n\n{result.text}")
 
 
 def _unanswered(tool: HostedTool, why: str) -> _Closing:

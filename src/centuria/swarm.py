@@ -165,6 +165,18 @@ class Swarm:
         launch = prepare_resume(folder, self._env, only=ended, overrides=overrides, tape=self._tape)
         return await self._follow(launch)
 
+    def set_limit(self, resource: str, limit: int, *, run: str | None = None) -> None:
+        """Change, in each run that works now (or in `run`, by its id), how many there are at once; 0 is a pause.
+
+        `resource`: `server:SLUG`, `tool:NAME`, `lease:SLUG` or `agents`. What is in service is not disturbed. Raises
+        `ConfigurationError` where there is no such run, resource or number.
+        """
+        working = [each for each in self._active if run in (None, each.launch.run)]
+        if not working:
+            raise ConfigurationError("No such run works now.", remedy="Change limits while a run works.")
+        for each in working:
+            each.set_limit(resource, limit)
+
     # -- how -----------------------------------------------------------------------------------------------------
 
     def _with(self, *, merge: str | None, schema: Mapping[str, Any] | str | Path | None) -> Overrides:

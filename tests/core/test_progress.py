@@ -31,6 +31,38 @@ def run_of(*facts: e.Fact, at: float = 1000.0) -> Progress:
     return progress
 
 
+def test_occupancy_is_weighted_by_time_over_the_whole_run() -> None:
+    def grant(ticket: int) -> e.Fact:
+        return e.SlotGranted(ticket, "tool:t", ticket, "a", 0.0)
+
+    progress = run_of(started(), e.LimitSet("tool:t", 2, "test"), grant(1), grant(2))
+    ends = [
+        (1007.0, e.SlotLeft(1, "tool:t", 0.0)),
+        (1008.0, e.SlotLeft(2, "tool:t", 0.0)),
+        (1009.0, e.LimitSet("tool:t", 0, "paused")),
+        (1019.0, e.LimitSet("tool:t", 4, "again")),
+        (1020.0, e.RunEnded("ok", 0)),
+    ]
+    for seq, (at, fact) in enumerate(ends, 5):
+        progress.record(e.Record(seq, at, fact))
+    row = progress.resources["tool:t"]
+    occupied = row.occupancy(progress.elapsed())
+    assert occupied is not None
+    assert occupied.mean == pytest.approx((0.5 + 4 * 1.0 + 0.5) / 20)
+    assert (occupied.p50, occupied.p99) == (0.0, 1.0)
+    busy = row.occupancy(0.0)
+    assert busy is not None
+    assert busy.p50 == 0.5, "of the eight seconds from its first limit on, without the pause"
+
+
+def test_the_census_of_replicas_is_that_of_the_last_change() -> None:
+    died = ("", "It died.")
+    progress = run_of(e.ServerUp("s", "s", (), 4, "pool", ("", "")), e.ServerUp("s", "s", (), 2, "pool", died))
+    assert (progress.servers["s"].mode, progress.servers["s"].replicas) == ("pool", died)
+    progress.apply(e.ServerDown("s", "s", "It died.", "pool", ("It died.", "It died.")))
+    assert progress.servers["s"].replicas == ("It died.", "It died.")
+
+
 def added(*tasks: str) -> list[e.Fact]:
     return [e.TaskAdded(task, index, f"spec {task}") for index, task in enumerate(tasks)]
 

@@ -18,7 +18,7 @@ from centuria.testing.upstream import FakeUpstream, Text
 from tests.promises.kit import bodies, centuria, raw_server, run_folders, swarm, the_run, write_job
 
 COMMANDS = (
-    *("run", "map", "resume", "show", "runs", "watch", "cancel"),
+    *("run", "map", "resume", "show", "runs", "watch", "cancel", "limit"),
     *("doctor", "tools", "schema", "login", "logout", "torture"),
 )
 KEYS = ("MOONSHOT_API_KEY", "OPENAI_API_KEY", "CENTURIA_API_KEY", "CENTURIA_BASE_URL", "CENTURIA_MODEL")
@@ -135,7 +135,10 @@ def test_a_model_without_a_price_is_refused_under_a_cap(here: Centuria, tmp_path
     assert_refused(here("run", job), '[prices."brand-new"]', "--budget none", folder=tmp_path)
 
 
-@pytest.mark.parametrize("arguments", [["show", "nothing"], ["resume", "nothing"], ["watch", "x"], ["cancel", "x"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["show", "nothing"], ["resume", "nothing"], ["watch", "x"], ["cancel", "x"], ["limit", "x", "agents", "1"]],
+)
 def test_a_run_that_is_not_there_is_named_with_what_there_is(
     here: Centuria, tmp_path: Path, arguments: Sequence[str]
 ) -> None:

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack
 import pytest
 
 from centuria.errors import ToolUnavailable
-from centuria.messages import ToolEnd
-from centuria.ports import ToolHost
+from centuria.messages import CallKey, ToolEnd
+from centuria.ports import Caller, LeaseTerms, ToolHost
 from centuria.settings import ToolServer
 from centuria.testing.tools import LocalTool, LocalToolHost
 from tests.toolhost.kit import SDK, host_of, raw
@@ -116,3 +116,42 @@ async def test_a_cancelled_call_is_cancelled_at_once(host: ToolHost) -> None:
     call.cancel()
     await asyncio.wait([call], timeout=5)
     assert call.cancelled()
+
+
+def of(agent: str) -> Caller:
+    return Caller(CallKey(agent, 0, 0, 1), "run")
+
+
+async def test_where_sessions_are_shared_there_is_nothing_to_lease(host: ToolHost) -> None:
+    assert await host.lease("t__echo", caller=of("a"), timeout=1) == ""
+    host.release("a")
+    assert (await host.call("t__echo", {"text": "hi"}, timeout=10, caller=of("a"))).text == "hi"
+
+
+@pytest.fixture(params=["local", "stdio"])
+async def leasing(request: pytest.FixtureRequest) -> AsyncIterator[ToolHost]:
+    """A host whose one server has two sessions to lease."""
+    if request.param == "local":
+        options = {"slug": "t", "lease": LeaseTerms()}
+        yield LocalToolHost({"echo": LocalTool(lambda text: text, OBJECT, options)}, sessions={"t": 2})
+        return
+    async with host_of(raw("t", mode="leased", replicas=2, allow=frozenset(OWN))) as host:
+        yield host
+
+
+async def test_each_agent_has_a_session_of_its_own_until_it_is_released(leasing: ToolHost) -> None:
+    assert {tool.lease for tool in leasing.catalogue()} == {LeaseTerms()}
+    (state,) = leasing.servers()
+    assert (state.mode, state.replicas) == ("leased", ("", ""))
+    a, b = [await leasing.lease("t__echo", caller=of(name), timeout=10) for name in "ab"]
+    assert a != b
+    assert await leasing.lease("t__echo", caller=of("a"), timeout=10) == a
+    with pytest.raises(ToolUnavailable):
+        await leasing.lease("t__echo", caller=of("c"), timeout=0.01)
+    leasing.release("a", "another")
+    assert await leasing.lease("t__echo", caller=of("a"), timeout=10) == a
+    leasing.release("a", "t")
+    c = await leasing.lease("t__echo", caller=of("c"), timeout=10)
+    assert c not in (a, b)
+    with pytest.raises(ToolUnavailable, match="for which agent"):
+        await leasing.call("t__echo", {"text": "hi"}, timeout=10)

@@ -18,7 +18,7 @@ from centuria.core.slots import SlotTable
 from centuria.errors import FingerprintMismatch, JournalError, OutcomeUnknown, ToolUnavailable
 from centuria.events import CallClosed, CallOpened, Event, LimitSet, Notice, ServerDown, ServerUp, fold
 from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult
-from centuria.ports import Caller, HostedTool, ServerState
+from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.scheduler import Approve, ToolScheduler
 from centuria.settings import Timeouts
 from centuria.stream import Stream
@@ -46,20 +46,24 @@ class Bench:
     more: Mapping[str, Any] = field(default_factory=dict)
     journal: MemoryJournal = field(default_factory=MemoryJournal)
     spilled: dict[str, str] = field(default_factory=dict)
+    sessions: dict[str, int] = field(default_factory=dict)
+    remote: frozenset[str] = frozenset()
+    retry: RetryPolicy = field(default_factory=lambda: RetryPolicy(jitter=0.0))
+    servers: ToolHost | None = None
 
     def __post_init__(self) -> None:
-        self.host = LocalToolHost(self.tools)
+        self.host = LocalToolHost(self.tools, sessions=self.sessions, remote=self.remote)
         self.calls = CallLedger()
         fold(self.calls, self.events())
         seq = self.journal.last_seq
         self.stream = Stream(self.journal, clock=lambda: 0.0, progress=Progress(), seq=seq)
         self.slots = Slots(SlotTable(), self.stream)
         self.scheduler = ToolScheduler(
-            host=self.host,
+            host=self.servers or self.host,
             slots=self.slots,
             calls=self.calls,
             stream=self.stream,
-            retry=RetryPolicy(jitter=0.0),
+            retry=self.retry,
             timeouts=self.timeouts,
             dice=lambda: 0.0,
             spill=self._spill,

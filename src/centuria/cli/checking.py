@@ -25,6 +25,7 @@ from centuria.config import (
     read_mcp_json,
     resolve,
 )
+from centuria.core.rows import ServerRow
 from centuria.core.schemas import DIALECTS, PLAIN, Unlawful, legal
 from centuria.errors import CenturiaError, ConfigurationError, ProviderError
 from centuria.model.http import HttpTransport
@@ -33,6 +34,7 @@ from centuria.ports import HostedTool, ServerState
 from centuria.settings import Limits, Timeouts, ToolServer
 from centuria.toolhost import McpToolHost
 from centuria.toolviews import left_out
+from centuria.views.digest import replicas_line
 from centuria.views.words import clean
 
 
@@ -68,39 +70,38 @@ def tools(options: argparse.Namespace) -> int:
     states, catalogue = asyncio.run(_open(servers, loaded))
     unlawful = _unlawful(catalogue, loaded.model if loaded else ModelChoice())
     for tool in catalogue:
-        if tool.tool in unlawful.get(tool.slug, ()):
-            continue
-        if options.json:
-            print(
-                json.dumps(
-                    {
-                        "name": tool.name,
-                        "server": tool.server,
-                        "tool": tool.tool,
-                        "limit": tool.limit,
-                        "key": tool.key,
-                        "safe_to_run_again": tool.rerun,
-                        "description": tool.description,
-                        "schema": tool.schema,
-                    }
-                )
-            )
-        else:
-            print(f"{tool.name:<32} limit {tool.limit:>3}  {clean(tool.description, 100)}")
+        if tool.tool not in unlawful.get(tool.slug, ()):
+            print(_tool_line(tool, as_json=options.json))
     for state in states:
         for name, why in _left_out(state, unlawful).items():
             if options.json:
                 print(json.dumps({"server": state.server, "tool": name, "left_out": why}))
             else:
                 print(clean(left_out(name, state.server, why), 500), file=sys.stderr)
-    down = [state for state in states if not state.up]
-    for state in down:
-        line = {"server": state.server, "up": False, "reason": state.reason}
-        if options.json:
-            print(json.dumps(line))
-        else:
-            print(f"{state.server}: not up: {clean(state.reason, 300)}", file=sys.stderr)
-    return 1 if down else 0
+    for state in states:
+        if not state.up or state.mode != "shared":
+            _print_state(state, as_json=options.json)
+    return 0 if all(state.up for state in states) else 1
+
+
+def _tool_line(tool: HostedTool, *, as_json: bool) -> str:
+    if not as_json:
+        return f"{tool.name:<32} limit {tool.limit:>3}  {clean(tool.description, 100)}"
+    told = {"name": tool.name, "server": tool.server, "tool": tool.tool, "limit": tool.limit, "key": tool.key}
+    told |= {"safe_to_run_again": tool.rerun, "description": tool.description, "schema": tool.schema}
+    return json.dumps(told)
+
+
+def _print_state(state: ServerState, *, as_json: bool) -> None:
+    """A server that is not up, or that has replicas."""
+    if as_json:
+        replicas = [{"up": not reason, "reason": reason} for reason in state.replicas]
+        whole = {"server": state.server, "up": state.up, "reason": state.reason, "mode": state.mode}
+        print(json.dumps(whole | {"limit": state.limit, "replicas": replicas}))
+    elif state.up:
+        print(f"{state.server}: {_replicas(state)}", file=sys.stderr)
+    else:
+        print(f"{state.server}: not up: {clean(state.reason, 300)}", file=sys.stderr)
 
 
 def schema(options: argparse.Namespace) -> int:
@@ -170,11 +171,14 @@ def _server_finding(state: ServerState, left_out: Mapping[str, str]) -> Finding:
     login = state.detail.get("login", "")
     if state.up:
         known = f", {login}" if login and login != "not logged in" else ""
-        text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}{known}."
+        replicas = "" if state.mode == "shared" else f"; {_replicas(state)}"
+        text = f"up as {state.slug!r}: {state.tools} tools, limit {state.limit}{known}{replicas}."
+        whole = state.in_service == len(state.replicas)
         return Finding(
             f"server {state.server}",
-            True,
+            True if whole else None,
             " ".join([text, *(f"{name} is left out: {why}" for name, why in left_out.items())]),
+            "" if whole else "The run goes on with those that are up. Lower `replicas`, or see why they fail.",
         )
     if state.detail.get("needs_login"):
         return Finding(f"server {state.server}", False, f"not up ({login}): {state.reason}", "Log in, then try again.")
@@ -184,6 +188,10 @@ def _server_finding(state: ServerState, left_out: Mapping[str, str]) -> Finding:
         f"not up: {state.reason}",
         "Run its command by hand, or ask its URL, to see why.",
     )
+
+
+def _replicas(state: ServerState) -> str:
+    return replicas_line(ServerRow(state.slug, state.server, mode=state.mode, replicas=state.replicas))
 
 
 def _print(findings: Sequence[Finding], *, as_json: bool) -> int:

@@ -1,4 +1,4 @@
-"""show, runs, watch and cancel: look at runs through their journals, also while another process writes them."""
+"""show, runs, watch, cancel and limit: look at runs through their journals, also while another process writes them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any
 
 from centuria.cli.running import runs_root, view_of
 from centuria.core.progress import Progress
+from centuria.core.resources import check_limit
 from centuria.errors import CenturiaError, ConfigurationError
 from centuria.events import TaskEnded
 from centuria.folder import RunFolder, find_run, list_runs
@@ -76,6 +77,20 @@ def cancel(options: argparse.Namespace) -> int:
     post_command(folder.path, command)
     what = f"task {options.task}" if options.task is not None else "the run"
     print(f"centuria: {what} will stop within a second; partial results are kept", file=sys.stderr)
+    return 0
+
+
+def limit(options: argparse.Namespace) -> int:
+    """`centuria limit`: change, in a run that another process works on, how many there are of something at once."""
+    folder = find_run(options.run, runs_root())
+    progress, running = _read(folder)
+    if not running:
+        raise ConfigurationError(f"Nothing works on {folder.path.name} now.", remedy="See what runs: centuria runs.")
+    resource, before = options.resource, progress.resources.get(options.resource)
+    check_limit(resource, options.number, progress)
+    post_command(folder.path, {"command": "limit", "resource": resource, "limit": options.number})
+    was = f" (it is {before.limit:,} now)" if before is not None else ""
+    print(f"centuria: the limit of {resource} will be {options.number:,} within a second{was}", file=sys.stderr)
     return 0
 
 

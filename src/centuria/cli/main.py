@@ -235,6 +235,18 @@ def _add_looking(commands: Commands) -> None:
         "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
     )
     cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
+    limit = _add(
+        commands,
+        "limit",
+        "looking:limit",
+        "change how many calls or agents a run has at once, while it works",
+        "centuria limit last server:web 5",
+    )
+    limit.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+    limit.add_argument(
+        "resource", metavar="RESOURCE", help="server:SLUG, tool:NAME, lease:SLUG or agents (see them: centuria show)"
+    )
+    limit.add_argument("number", metavar="N", type=int, help="how many at once from now on; 0 is a pause")
 
 
 def _add_checking(commands: Commands) -> None:

@@ -67,6 +67,53 @@ class Sample:
 
 
 @dataclass(slots=True)
+class Load:
+    """How much of something was in use over time: shares (1 = all of it) in whole percent, weighted by seconds."""
+
+    seconds: float = 0.0
+    total: float = 0.0
+    buckets: dict[int, float] = field(default_factory=dict)
+
+    def add(self, share: float, seconds: float) -> None:
+        """This much was in use for so long. More than all of it, after a limit was lowered, counts as all."""
+        if not 0.0 < seconds < 1e12:  # a clock that jumped
+            return
+        share = min(1.0, max(0.0, share))
+        self.seconds += seconds
+        self.total += share * seconds
+        bucket = round(share * 100)
+        self.buckets[bucket] = self.buckets.get(bucket, 0.0) + seconds
+
+    def over(self, seconds: float) -> Occupancy | None:
+        """The figures for so many seconds in all: in what is more than was added, nothing was in use."""
+        whole = max(seconds, self.seconds)
+        if whole <= 0:
+            return None
+        idle = whole - self.seconds
+        return Occupancy(self.total / whole, self._percentile(50, idle), self._percentile(99, idle))
+
+    def _percentile(self, percent: float, idle: float) -> float:
+        """The share that was not exceeded for this part of the time."""
+        enough = (self.seconds + idle) * percent / 100
+        spent, found = idle, 0
+        for bucket in sorted(self.buckets):
+            if spent >= enough and spent > 0:
+                break
+            spent += self.buckets[bucket]
+            found = bucket
+        return found / 100
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Shares of slots that were in service, 0 to 1, over time."""
+
+    mean: float
+    p50: float
+    p99: float
+
+
+@dataclass(slots=True)
 class Tokens:
     """Usage, summed. `calls` answered with usage, `missing` answered without."""
 

@@ -308,10 +308,12 @@ class Progress:
     def _server_up(self, event: e.ServerUp, at: float) -> None:
         row = self.servers.setdefault(event.slug, ServerRow(event.slug, event.server))
         row.up, row.reason, row.tools, row.limit = True, "", len(event.tools), event.limit
+        row.mode, row.replicas = event.mode, event.replicas
 
     def _server_down(self, event: e.ServerDown, at: float) -> None:
         row = self.servers.setdefault(event.slug, ServerRow(event.slug, event.server))
         row.up, row.reason = False, event.reason
+        row.mode, row.replicas = event.mode, event.replicas
         row.downs += 1
 
     # -- reading ------------------------------------------------------------------------------------------------------

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from centuria.core.measures import Sample, Tokens
+from centuria.core.measures import Load, Occupancy, Sample, Tokens
+from centuria.events import ServerMode
 from centuria.messages import CallKey, Pico, Status, TaskState
 
 _REASONS = 20
@@ -76,6 +77,8 @@ class TaskRow:
             return f"tool {tools[0]}" if len(tools) == 1 else f"{len(tools)} tools"
         if self.queued:
             resource = next(reversed(self.queued.values()))
+            if resource.startswith("lease:"):
+                return f"queued for a session of {bare(resource)}"
             return "queued for model" if resource.startswith("model:") else f"queued for {bare(resource)}"
         if self.at_gate:
             return "queued at the model's gate"
@@ -89,9 +92,17 @@ def bare(resource: str) -> str:
     return resource.partition(":")[2] or resource
 
 
+def shown(resource: str) -> str:
+    """The name of a resource for people: a tool's own, `web (server)`, `browser (sessions)`."""
+    kind, _, name = resource.partition(":")
+    return {"server": f"{name} (server)", "lease": f"{name} (sessions)"}.get(kind, bare(resource))
+
+
 @dataclass(slots=True)
 class ResourceRow:
-    """One resource with slots. `waits` and `holds` are seconds that tickets waited and were in service."""
+    """One resource with slots. `waits` and `holds` are seconds that tickets waited and were in service, `load` is how
+    much of the limit was in service until `since` (seconds since 1970).
+    """
 
     resource: str
     limit: int = 0
@@ -105,6 +116,14 @@ class ResourceRow:
     holds: Sample = field(default_factory=Sample)
     reasons: list[tuple[int, str]] = field(default_factory=list)
     rejections: Counter[str] = field(default_factory=Counter)
+    load: Load = field(default_factory=Load)
+    since: float | None = None
+
+    def mark(self, at: float) -> None:
+        """What is in service, or the limit, changes now. A resource that is paused (limit 0) has no load."""
+        if self.since is not None and self.limit > 0:
+            self.load.add(self.in_use / self.limit, at - self.since)
+        self.since = at
 
     def set_limit(self, limit: int, reason: str) -> None:
         """Keep the first reason and the latest ones."""
@@ -113,11 +132,9 @@ class ResourceRow:
             del self.reasons[1]
         self.reasons.append((limit, reason))
 
-    def occupancy(self, seconds: float) -> float | None:
-        """The share of its slots that was in service over `seconds`, 0 to 1, by tickets that have left."""
-        if seconds <= 0 or self.limit <= 0:
-            return None
-        return min(1.0, self.holds.total / (self.limit * seconds))
+    def occupancy(self, seconds: float) -> Occupancy | None:
+        """How much of its slots was in service, of so many seconds of work; None if it never had any."""
+        return self.load.over(seconds) if self.reasons else None
 
 
 @dataclass(slots=True)
@@ -140,7 +157,9 @@ class CallsRow:
 
 @dataclass(slots=True)
 class ServerRow:
-    """One tool server. `reason` says why it is down; `downs` counts how often it went."""
+    """One tool server. `reason` says why it is down; `downs` counts how often it went. `replicas` says of each of its
+    sessions, where it has several, why it is not in service ("" = it is).
+    """
 
     slug: str
     server: str
@@ -149,6 +168,8 @@ class ServerRow:
     limit: int = 0
     reason: str = ""
     downs: int = 0
+    mode: ServerMode = "shared"
+    replicas: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,9 @@ class SlotTally:
         return row
 
     def limit_set(self, event: e.LimitSet, at: float) -> None:
-        self._resource(event.resource).set_limit(event.limit, event.reason)
+        resource = self._resource(event.resource)
+        resource.mark(at)
+        resource.set_limit(event.limit, event.reason)
 
     def queued(self, event: e.SlotQueued, at: float) -> None:
         if event.ticket in self.tickets:
@@ -65,6 +67,7 @@ class SlotTally:
         else:
             self._unqueue(event.ticket, ticket)
         ticket.at, ticket.slot = event.at, event.slot
+        resource.mark(at)
         resource.in_use += 1
         resource.granted += 1
         if resource.in_use > resource.peak:
@@ -111,6 +114,7 @@ class SlotTally:
             self._unqueue(event.ticket, ticket)
             return
         resource = self._resource(ticket.resource)
+        resource.mark(at)
         resource.in_use -= 1
         resource.holds.add(event.at - ticket.at)
         row = self.rows.get(ticket.agent)
@@ -127,7 +131,8 @@ class SlotTally:
     def vanish(self, at: float) -> None:
         """The process is gone, and all its tickets with it."""
         for resource in self.resources.values():
-            resource.in_use = resource.waiting = 0
+            resource.mark(at)
+            resource.in_use, resource.waiting, resource.since = 0, 0, None
         for ticket in self.tickets.values():
             if ticket.span >= 0:
                 self.timeline.end(ticket.span, at, "interrupted")

@@ -1,4 +1,4 @@
-"""`McpToolHost`: the connected tool servers of a run, one session each, over stdio and streamable HTTP.
+"""`McpToolHost`: the connected tool servers of a run, each with its sessions, over stdio and streamable HTTP.
 
 The MCP SDK takes most of a second to import: it is when the first server is opened, and never in a job without tools.
 """
@@ -17,7 +17,7 @@ from urllib.parse import urlsplit
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.messages import ToolResult, safe_text
-from centuria.ports import Caller, HostedTool, ServerState
+from centuria.ports import Caller, HostedTool, LeaseTerms, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
 from centuria.toolhost.on_behalf import on_behalf
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from centuria.toolhost.flows import Consent
     from centuria.toolhost.oauth import ServerAuth
+    from centuria.toolhost.replicas import ServerSessions
     from centuria.toolhost.session import OpenTransport, Session
     from centuria.toolhost.stdio import Wire
 
@@ -41,11 +42,11 @@ MAX_DESCRIPTION = 4_000
 class McpToolHost:
     """Tool servers for as long as the `async with` lasts; implements `ports.ToolHost`.
 
-    `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it comes
-    up or goes down; it must not block. `tokens` are the user's logins (None: those of this process's user). With
-    `consent` a person is asked to log in where a server wants that; without, such a server is not up, and why not.
-    `rows(task)` is the row that fills the `agent_headers` of a task's calls.
-    Entering returns when each server is up or has failed once; those that failed are tried again in the background.
+    `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it, or one of its
+    replicas, comes up or goes down; it must not block. `tokens` are the user's logins (None: those of this process's
+    user). With `consent` a person is asked to log in where a server wants that; without, such a server is not up, and
+    why not. `rows(task)` is the row that fills the `agent_headers` of a task's calls.
+    Entering returns when each session is up or has failed once; those that failed are tried again in the background.
     Raises `ConfigurationError` where a required server is not up. Once left, none of its processes is left.
     """
 
@@ -70,7 +71,7 @@ class McpToolHost:
         self._consent = consent
         self._auths: dict[str, ServerAuth] = {}
         self._rows = rows
-        self._sessions: dict[str, Session] = {}
+        self._sessions: dict[str, ServerSessions] = {}
         self._tools: dict[str, HostedTool] = {}
         #: By server: tools that no agent can have, and why.
         self._left_out: dict[str, dict[str, str]] = {}
@@ -86,10 +87,10 @@ class McpToolHost:
             stack.push_async_callback(self._close)
             starts = asyncio.Semaphore(2 * (os.cpu_count() or 1))
             for slug, server in self._servers.items():
-                session = self._sessions[slug] = self._session(server, starts)
-                session.start(self._group)
-            for session in self._sessions.values():
-                await session.settled()
+                sessions = self._sessions[slug] = self._of(server, starts)
+                sessions.start(self._group)
+            for sessions in self._sessions.values():
+                await sessions.settled()
             self._check_required()
             self._stack = stack.pop_all()
         return self
@@ -98,26 +99,31 @@ class McpToolHost:
         await self._stack.aclose()
 
     async def _close(self) -> None:
-        for session in self._sessions.values():
-            session.stop()
+        for sessions in self._sessions.values():
+            sessions.stop()
         for auth in self._auths.values():
             auth.stop()
         await self._group.__aexit__(None, None, None)
 
-    def _session(self, server: ToolServer, starts: asyncio.Semaphore) -> Session:
+    def _of(self, server: ToolServer, starts: asyncio.Semaphore) -> ServerSessions:
+        from centuria.toolhost.replicas import ServerSessions
         from centuria.toolhost.session import Session
 
         auth = self._auth(server)
-        return Session(
-            server.name,
-            self._opener(server, auth),
-            start_timeout=self._timeouts.server_start,
-            starts=starts,
-            dice=self._dice,
-            on_change=partial(self._changed, server.slug),
-            elicit=server.elicit,
-            login=auth,
-        )
+
+        def make(name: str, on_change: Callable[[], None]) -> Session:
+            return Session(
+                name,
+                self._opener(server, auth),
+                start_timeout=self._timeouts.server_start,
+                starts=starts,
+                dice=self._dice,
+                on_change=on_change,
+                elicit=server.elicit,
+                login=auth,
+            )
+
+        return ServerSessions(server, make, limit=limit_of(server), on_change=partial(self._changed, server.slug))
 
     def _auth(self, server: ToolServer) -> ServerAuth | None:
         if server.url is None:
@@ -150,14 +156,14 @@ class McpToolHost:
         return open_transport
 
     def _check_required(self) -> None:
-        for slug, session in self._sessions.items():
+        for slug, sessions in self._sessions.items():
             server = self._servers[slug]
-            if server.required and not session.up:
+            if server.required and not sessions.up:
                 auth = self._auths.get(slug)
                 where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
                 first = "Log in" if auth is not None and auth.needs_login else f"Check {where}"
                 raise ConfigurationError(
-                    f"The required tool server {server.name} did not start: {session.reason}{_sse_remark(server)}",
+                    f"The required tool server {server.name} did not start: {sessions.reason}{_sse_remark(server)}",
                     remedy=f"{first}, or set `required = false` to go on without it.",
                 )
 
@@ -171,13 +177,16 @@ class McpToolHost:
         return tuple(self._state(slug) for slug in self._servers)
 
     def _state(self, slug: str) -> ServerState:
-        server, session = self._servers[slug], self._sessions.get(slug)
-        if session is None:
+        server, sessions = self._servers[slug], self._sessions.get(slug)
+        if sessions is None:
             return ServerState(slug, server.name, up=False, limit=limit_of(server), reason="It has not started yet.")
+        first, reasons = sessions.sessions[0], sessions.reasons()
+        live = reasons.count("") or len(reasons)
+        why = limit_reason(server)
         detail: dict[str, Any] = {
-            "limit_reason": limit_reason(server),
-            "opened": session.opened,
-            "protocol": session.protocol,
+            "limit_reason": why if len(reasons) == 1 else _times(live, len(reasons), sessions.limit, why),
+            "opened": sum(session.opened for session in sessions.sessions),
+            "protocol": first.protocol,
         }
         if left_out := self._left_out.get(slug):
             detail["left_out"] = dict(left_out)
@@ -185,32 +194,36 @@ class McpToolHost:
             auth = self._auths[slug]
             detail |= {"login": auth.state, "needs_login": auth.needs_login}
         if server.url is None:
-            wire = session.wire
+            wires = [session.wire for session in sessions.sessions]
             warden = self._warden
             orphans = "ended" if warden is not None and warden.subreaper else "ended with their process group only"
-            detail |= {"pid": wire.pid, "junk": wire.junk, "oversize": wire.oversize, "orphans": orphans}
+            detail |= {"pid": first.wire.pid, "pids": [wire.pid for wire in wires], "orphans": orphans}
+            detail |= {"junk": sum(wire.junk for wire in wires), "oversize": sum(wire.oversize for wire in wires)}
         return ServerState(
             slug,
             server.name,
-            up=session.up,
+            up=sessions.up,
             tools=sum(tool.slug == slug for tool in self._tools.values()),
-            limit=limit_of(server),
-            reason=session.reason + _sse_remark(server) if session.reason else "",
+            limit=live * sessions.limit,
+            reason=sessions.reason + _sse_remark(server) if sessions.reason else "",
             detail=detail,
+            mode=server.mode,
+            replicas=reasons,
+            remote=server.url is not None,
         )
 
     def _changed(self, slug: str) -> None:
-        if self._sessions[slug].up:
+        if slug in self._sessions and self._sessions[slug].up:
             self._tools = self._catalogue()
         if self.on_change is not None:
             self.on_change(self._state(slug))
 
     def _catalogue(self) -> dict[str, HostedTool]:
         tools: dict[str, HostedTool] = {}
-        for slug, session in self._sessions.items():
+        for slug, sessions in self._sessions.items():
             server = self._servers[slug]
             left_out: dict[str, str] = {}
-            for listed in session.tools:
+            for listed in sessions.tools:
                 if server.allow is not None and listed.name not in server.allow:
                     continue
                 try:
@@ -240,10 +253,11 @@ class McpToolHost:
             description=safe_text(description),
             schema=listed.input_schema,
             key=manifest_key(server.name, listed.name, listed.input_schema),
-            limit=server.tool_limits.get(listed.name, limit_of(server)),
+            limit=server.tool_limits.get(listed.name, limit_of(server) * server.replicas),
             rerun=trusted,
             ask=bool(server.ask & {"*", listed.name}),
             timeout=server.timeout,
+            lease=LeaseTerms(limit_of(server), server.idle_timeout) if server.mode == "leased" else None,
         )
 
     # -- calls --------------------------------------------------------------------------------------------------------
@@ -256,9 +270,26 @@ class McpToolHost:
             raise ToolUnavailable(f"No server has a tool named {name}.")
         templates = self._servers[tool.slug].agent_headers
         if not templates:
-            return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
+            return await self._sessions[tool.slug].call(tool, arguments, timeout=timeout, caller=caller)
         with on_behalf(templates, self._rows(caller.key.task) if caller is not None else {}):
-            return await self._sessions[tool.slug].call(tool.tool, arguments, timeout=timeout)
+            return await self._sessions[tool.slug].call(tool, arguments, timeout=timeout, caller=caller)
+
+    async def lease(self, name: str, *, caller: Caller, timeout: float) -> str:
+        tool = self._tools.get(name)
+        if tool is None:
+            raise ToolUnavailable(f"No server has a tool named {name}.")
+        return await self._sessions[tool.slug].lease(caller.key.task, timeout)
+
+    def release(self, agent: str, slug: str | None = None) -> None:
+        for each, sessions in self._sessions.items():
+            if slug in (None, each):
+                sessions.release(agent)
+
+
+def _times(live: int, all_of_them: int, each: int, why: str) -> str:
+    """Why a server with replicas takes as many calls as it does."""
+    of = "" if live == all_of_them else f" of {all_of_them}"
+    return f"{live}{of} replicas x {each} ({why})"
 
 
 def _sse_remark(server: ToolServer) -> str:

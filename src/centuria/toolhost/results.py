@@ -78,6 +78,7 @@ def trouble_of(server: str, error: MCPError) -> ToolError | None:
                 return ToolUnavailable(
                     f"The server {server} refused for now: HTTP {status}.",
                     retry_after=float(wait) if isinstance(wait, int | float) else None,
+                    throttled=status == 429 or (status == 503 and wait is not None),
                 )
             if status >= 500:
                 return OutcomeUnknown(f"The server {server} failed during the call: HTTP {status}.")

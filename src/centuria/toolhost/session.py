@@ -89,6 +89,7 @@ class Session:
         self._client: Client | None = None
         self._turned = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
+        self._anew = False
 
     def start(self, group: asyncio.TaskGroup) -> None:
         self._owner = group.create_task(self._own(), name=f"session {self.name}")
@@ -114,6 +115,13 @@ class Session:
         if not was_up and self._owner is not None:
             self._owner.cancel()
 
+    def reset(self) -> None:
+        """End this session, and open another at once: nothing of what it held is left."""
+        if self.up:
+            self._anew = True
+            self._turn(Phase.RETURNING, "It is being opened anew.")
+            self.wire.lose()
+
     def _turn(self, phase: Phase, reason: str = "") -> None:
         if not self.stopped:
             self.phase, self.reason = phase, reason
@@ -134,11 +142,12 @@ class Session:
                 logger.debug("Session with %s ended", self.name, exc_info=True)
                 error = caught
             served = self.opened > opened
-            failures = 0 if served and loop.time() - began > PROVEN else failures + 1
+            failures = 0 if self._anew or (served and loop.time() - began > PROVEN) else failures + 1
             self._turn(Phase.RETURNING if served else Phase.DOWN, self._why(error, served=served))
             if served or before is not Phase.DOWN:
                 self._on_change()
-            if not self.stopped:
+            anew, self._anew = self._anew, False
+            if not (self.stopped or anew):
                 await asyncio.sleep(self._dice() * min(BACKOFF_CAP, BACKOFF_FIRST * 2 ** min(failures, 10)))
 
     async def _open_and_serve(self) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from centuria.core.measures import Sample, Tokens
 from centuria.core.progress import Progress
-from centuria.core.rows import ResourceRow, TaskRow, bare
+from centuria.core.rows import ResourceRow, ServerRow, TaskRow, bare, shown
 from centuria.messages import DOLLAR, Pico, Status
+from centuria.views.words import clean, counted
 
 _NUMBERS = re.compile(r"\d+(?:[.,]\d+)*")
 _IDS = 5
@@ -57,9 +58,8 @@ def tool_lines(progress: Progress) -> list[ToolLine]:
         kind, _, name = resource.resource.partition(":")
         if kind == "tool":
             lines.append(_tool_line(progress, name, resource))
-        elif kind == "server":
-            total = Sample()
-            lines.append(ToolLine(f"{name} (server)", resource, resource.granted, resource.rejected, total))
+        elif kind in ("server", "lease"):
+            lines.append(ToolLine(shown(resource.resource), resource, resource.granted, resource.rejected, Sample()))
     known = {line.name for line in lines}
     lines += [_tool_line(progress, name, ResourceRow(name)) for name in progress.tools if name not in known]
     return sorted(lines, key=lambda line: line.name)
@@ -72,6 +72,15 @@ def _tool_line(progress: Progress, name: str, resource: ResourceRow) -> ToolLine
     bad = sum(calls.results.values()) - calls.results["ok"]
     bad += sum(number for end, number in calls.ends.items() if end != "done" and not calls.results)
     return ToolLine(name, resource, calls.opened, bad, calls.total)
+
+
+def replicas_line(row: ServerRow) -> str:
+    """`leased, 2 of 3 replicas up; 3: It ended with code 1.`; "" for a server with one session for all."""
+    if row.mode == "shared":
+        return ""
+    up = sum(not reason for reason in row.replicas)
+    down = [f"{number}: {clean(reason, 200)}" for number, reason in enumerate(row.replicas, 1) if reason]
+    return "; ".join([f"{row.mode}, {up} of {counted(len(row.replicas), 'replica')} up", *down])
 
 
 def lasted(row: TaskRow) -> float | None:
@@ -174,7 +183,16 @@ def as_json(progress: Progress) -> dict[str, Any]:
         ],
         "resources": [_resource(progress, row) for row in progress.resources.values()],
         "servers": [
-            {"slug": row.slug, "server": row.server, "up": row.up, "tools": row.tools, "reason": row.reason}
+            {
+                "slug": row.slug,
+                "server": row.server,
+                "up": row.up,
+                "tools": row.tools,
+                "limit": row.limit,
+                "reason": row.reason,
+                "mode": row.mode,
+                "replicas": [{"up": not reason, "reason": reason} for reason in row.replicas],
+            }
             for row in progress.servers.values()
         ],
         "causes": [
@@ -188,6 +206,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
 
 def _resource(progress: Progress, row: ResourceRow) -> dict[str, Any]:
     calls = progress.tools.get(bare(row.resource)) if row.resource.startswith("tool:") else None
+    occupied = row.occupancy(progress.elapsed())
     return {
         "resource": row.resource,
         "limit": row.limit,
@@ -198,7 +217,8 @@ def _resource(progress: Progress, row: ResourceRow) -> dict[str, Any]:
         "peak_waiting": row.peak_waiting,
         "granted": row.granted,
         "rejected": row.rejected,
-        "occupancy": row.occupancy(progress.elapsed()),
+        "rejections": dict(row.rejections),
+        "occupancy": None if occupied is None else asdict(occupied),
         "wait": _times(row.waits),
         "hold": _times(row.holds),
         "results": None if calls is None else dict(calls.results),

@@ -9,11 +9,11 @@ from rich.cells import set_cell_size
 from rich.text import Text
 
 from centuria.core.progress import Progress
-from centuria.core.rows import ResourceRow, TaskRow, bare
+from centuria.core.rows import ResourceRow, TaskRow, shown
 from centuria.core.tallies import AGENTS
 from centuria.messages import Status
-from centuria.views.upstream import notable, upstream_line
-from centuria.views.words import clean, dollars, seconds, short
+from centuria.views.upstream import notable, server_line, upstream_line
+from centuria.views.words import clean, counted, dollars, percent, seconds, short
 
 _STYLES = {
     Status.OK: "green",
@@ -38,6 +38,8 @@ _CELL = 27
 _MARGIN = " "
 #: A call that is open for so many seconds is named.
 _SILENCE = 15.0
+#: Cells of the columns of queues that a narrow terminal has no room for.
+_MORE = 32
 
 
 def frame(progress: Progress, now: float, width: int, height: int) -> list[Text]:
@@ -160,6 +162,9 @@ def _numbers(progress: Progress, now: float, width: int) -> Text:
     down = sum(not server.up for server in progress.servers.values())
     if down:
         parts.append(f"{down} of {len(progress.servers)} tool servers down")
+    lost = sum(bool(reason) for server in progress.servers.values() if server.up for reason in server.replicas)
+    if lost:
+        parts.append(f"{counted(lost, 'replica')} down")
     silent = _longest_call(progress, now)
     if silent:
         parts.insert(0, silent)
@@ -169,10 +174,15 @@ def _numbers(progress: Progress, now: float, width: int) -> Text:
 
 
 def _upstream(progress: Progress, now: float) -> list[Text]:
-    """What holds the model's calls back, if anything does."""
-    if progress.ended_at is not None or not notable(progress, progress.model):
+    """What holds the calls of the model, and of tool servers, back, if anything does."""
+    if progress.ended_at is not None:
         return []
-    return [Text(f"{_MARGIN}{upstream_line(progress, progress.model, now)}", "yellow")]
+    lines = [upstream_line(progress, progress.model, now)] if notable(progress, progress.model) else []
+    for row in progress.upstreams.values():
+        kind, _, slug = row.model.partition(":")
+        if kind == "server" and row.closed_until is not None and row.closed_until > now:
+            lines.append(f"{clean(slug, 30)}: {server_line(progress, slug, now)}")
+    return [Text(f"{_MARGIN}{line}", "yellow") for line in lines[:3]]
 
 
 def _longest_call(progress: Progress, now: float) -> str:
@@ -288,16 +298,25 @@ def _tools(progress: Progress, width: int) -> list[Text]:
         return []
     rows.sort(key=lambda row: (-row.waiting, -row.in_use, row.resource))
     name = min(40, max(22, width - 58))
-    lines = [Text(f"{_MARGIN}{'queues':<{name}} {'in use':>18} {'waiting':>8} {'served':>8} {'wait p99':>9}", "bold")]
-    return lines + [_tool(row, name) for row in rows]
+    head = f"{_MARGIN}{'queues':<{name}} {'in use':>18} {'waiting':>8} {'served':>8} {'wait p99':>9}"
+    wide = width >= len(head) + _MORE
+    if wide:
+        head += f" {'rejected':>8} {'occupied':>8} {'p50':>5} {'p99':>5}"
+    return [Text(head, "bold"), *(_tool(row, name, progress.elapsed() if wide else None) for row in rows)]
 
 
-def _tool(row: ResourceRow, name: int) -> Text:
-    line = Text(f"{_MARGIN}{set_cell_size(clean(bare(row.resource), 60), name)} ")
+def _tool(row: ResourceRow, name: int, elapsed: float | None) -> Text:
+    line = Text(f"{_MARGIN}{set_cell_size(clean(shown(row.resource), 60), name)} ")
     line.append_text(_bar([(row.in_use, "█", "green" if row.in_use < row.limit else "yellow")], row.limit, 9))
     line.append(f" {row.in_use:>4}/{row.limit:<3}")
     line.append(f" {row.waiting:>8,}", "yellow" if row.waiting else "")
     line.append(f" {row.granted:>8,} {seconds(row.waits.p99):>9}", "bright_black")
+    if elapsed is not None:
+        line.append(f" {row.rejected:>8,}", "yellow" if row.rejected else "bright_black")
+        occupied = row.occupancy(elapsed)
+        shares = [None] * 3 if occupied is None else [occupied.mean, occupied.p50, occupied.p99]
+        for share, cells in zip(shares, (8, 5, 5), strict=True):
+            line.append(f" {percent(share):>{cells}}", "bright_black")
     return line
 
 

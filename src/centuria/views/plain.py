@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import IO
 
 from centuria.core.progress import Progress
-from centuria.events import Notice, PhaseStarted, Record, RunResumed, ServerDown, TaskEnded
+from centuria.events import Notice, PhaseStarted, Record, RunResumed, ServerDown, ServerUp, TaskEnded
 from centuria.messages import Status
 from centuria.stream import Feed, Item, Subscription
+from centuria.views.digest import replicas_line
 from centuria.views.terminal import TerminalWriter
 from centuria.views.text import census_line
 from centuria.views.words import clean, counted, dollars, seconds, short
@@ -52,6 +53,9 @@ class PlainView:
                 self._ended(item.event, item.at)
             case ServerDown():
                 self._notice(f"server {clean(item.event.slug, 40)} is down: {clean(item.event.reason, 300)}")
+            case ServerUp() if any(item.event.replicas):
+                row = self._progress.servers[item.event.slug]
+                self._notice(f"server {clean(item.event.slug, 40)}: {replicas_line(row)}")
             case Notice(text, level):
                 self._notice(f"{level}: {clean(text, 400)}")
 

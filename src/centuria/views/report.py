@@ -9,12 +9,12 @@ from itertools import islice
 from pathlib import PurePosixPath
 from typing import Any
 
-from centuria.core.measures import SPAN_KINDS, Sample, Span
+from centuria.core.measures import SPAN_KINDS, Occupancy, Sample, Span
 from centuria.core.progress import Progress
 from centuria.core.rows import TaskRow
 from centuria.messages import Status
-from centuria.views.digest import causes, lasted, tool_lines, usd
-from centuria.views.upstream import upstream_line
+from centuria.views.digest import causes, lasted, replicas_line, tool_lines, usd
+from centuria.views.upstream import server_line, upstream_line
 from centuria.views.words import clean
 
 _PLACE = "{{DATA}}"
@@ -111,6 +111,8 @@ def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
                 "tools": row.tools,
                 "reason": clean(row.reason, _TEXT),
                 "downs": row.downs,
+                "replicas": replicas_line(row),
+                "gate": clean(server_line(progress, row.slug), _TEXT * 2),
             }
             for row in progress.servers.values()
         ],
@@ -163,10 +165,15 @@ def _tools(progress: Progress, elapsed: float) -> list[dict[str, Any]]:
             "rejected": line.resource.rejected,
             "wait": _times(line.resource.waits),
             "hold": _times(line.resource.holds),
-            "occupancy": line.resource.occupancy(elapsed),
+            "occupancy": _occupied(line.resource.occupancy(elapsed)),
         }
         for line in tool_lines(progress)
     ]
+
+
+def _occupied(occupied: Occupancy | None) -> list[float] | None:
+    """Mean, p50 and p99."""
+    return None if occupied is None else [occupied.mean, occupied.p50, occupied.p99]
 
 
 def _task(row: TaskRow, shift: Callable[[float], float], file: str | None) -> list[Any]:

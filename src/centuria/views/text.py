@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from centuria.core.measures import Tokens
+from centuria.core.measures import Occupancy, Tokens
 from centuria.core.progress import Progress
 from centuria.messages import Status
-from centuria.views.digest import causes, lasted, tool_lines
-from centuria.views.upstream import upstream_line
+from centuria.views.digest import causes, lasted, replicas_line, tool_lines
+from centuria.views.upstream import server_line, upstream_line
 from centuria.views.words import clean, counted, dollars, percent, seconds
 
 #: How an attempt ended, in words.
@@ -133,29 +133,47 @@ def _tool_table(progress: Progress) -> list[str]:
     lines = tool_lines(progress)
     if not lines:
         return []
-    head = ("tool", "limit", "calls", "not ok", "peak", "waited p50", "p99", "ran p50", "p99", "occupied")
+    counts, times = ("limit", "calls", "not ok", "peak", "queue"), ("waited p50", "p99", "ran p50", "p99")
+    head = ("tool", *counts, *times, "occupied", "p50", "p99")
     elapsed = progress.elapsed()
     rows = [
         (
             clean(line.name, 40),
-            str(line.resource.limit or "–"),
+            str(line.resource.limit) if line.resource.reasons else "–",
             f"{line.calls:,}",
             f"{line.bad:,}",
             str(line.resource.peak or "–"),
+            str(line.resource.peak_waiting or "–"),
             seconds(line.resource.waits.p50),
             seconds(line.resource.waits.p99),
             seconds(line.resource.holds.p50),
             seconds(line.resource.holds.p99),
-            percent(line.resource.occupancy(elapsed)),
+            *_shares(line.resource.occupancy(elapsed)),
         )
         for line in lines
     ]
     return ["", *table(head, rows)]
 
 
+def _shares(occupied: Occupancy | None) -> tuple[str, str, str]:
+    if occupied is None:
+        return "–", "–", "–"
+    return percent(occupied.mean), percent(occupied.p50), percent(occupied.p99)
+
+
 def _down_servers(progress: Progress) -> list[str]:
-    down = [server for server in progress.servers.values() if not server.up]
-    return [f"server {clean(server.slug, 40)} is down: {clean(server.reason, 300)}" for server in down]
+    """What there is to know of servers: who is down, which replicas are, and who refused calls as too many."""
+    lines = []
+    for server in progress.servers.values():
+        name, replicas = clean(server.slug, 40), replicas_line(server)
+        if not server.up:
+            lines.append(f"server {name} is down: {clean(server.reason, 300)}")
+        elif replicas:
+            lines.append(f"server {name}: {replicas}")
+        gate = server_line(progress, server.slug)
+        if gate:
+            lines.append(f"server {name}: {gate}")
+    return lines
 
 
 def _cause_lines(progress: Progress, most: int = 10) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the model's upstream lets us send, and why, in one line. Reads a `Progress`, no more."""
+"""What the model's upstream, or a tool server, lets us send, and why, in one line. Reads a `Progress`, no more."""
 
 from __future__ import annotations
 
@@ -17,6 +17,15 @@ def upstream_line(progress: Progress, model: str, now: float | None = None) -> s
     if slots is None:
         return ""
     return " · ".join(_parts(slots, progress.upstreams.get(model) or UpstreamRow(model), now))
+
+
+def server_line(progress: Progress, slug: str, now: float | None = None) -> str:
+    """The same for a tool server; "" for one that never refused a call as too many."""
+    resource = f"server:{slug}"
+    slots, row = progress.resources.get(resource), progress.upstreams.get(resource)
+    if slots is None or row is None:
+        return ""
+    return " · ".join([*_parts(slots, row, now), f"refused calls as too many {counted(row.closings, 'time')}"])
 
 
 def notable(progress: Progress, model: str) -> bool:

@@ -1,6 +1,7 @@
 """A server of few lines that starts at once and misbehaves on request. Standard library only.
 
-python raw.py [MODE..]      modes: mute, crash, refuse, stubborn, garbage, pages, loop, many, odd
+python raw.py [MODE..]      modes: mute, crash, refuse, stubborn, garbage, pages, loop, many, odd, keeps
+first=FILE: all but the first process that finds no FILE list one tool more; one=FILE: all but the first crash.
 """
 
 import json
@@ -12,6 +13,7 @@ import time
 
 MODES = set(sys.argv[1:])
 LOCK = threading.Lock()
+NAMED = dict(mode.split("=", 1) for mode in MODES if "=" in mode)
 TOOLS = ("add", "echo", "fail", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
 #: Tools of the mode "odd": one that no provider can be given, one that few take as it is.
 ODD = {
@@ -30,6 +32,7 @@ ODD = {
     },
 }
 SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}, "additionalProperties": True}
+kept = []
 busy = 0
 most = 0
 
@@ -84,10 +87,15 @@ def call(number: object, name: str, arguments: dict) -> None:  # noqa: C901 - on
             with LOCK:
                 busy -= 1
             answer(number, str(most))
+        case "keep":
+            kept.append(arguments["text"])
+            answer(number, " ".join(kept))
         case "write":
             with open(arguments["path"], "a") as file:
                 file.write(arguments["text"] + "\n")
-            if arguments.get("die"):
+            with open(arguments["path"]) as file:
+                again = len(file.readlines()) > 1
+            if arguments.get("die") and not (again and arguments.get("once")):
                 os.kill(os.getpid(), signal.SIGKILL)
             answer(number, "written")
 
@@ -107,7 +115,27 @@ def listing(cursor: str | None) -> dict:
     return {"tools": tools}
 
 
+def is_first(path: str) -> bool:
+    try:
+        open(path, "x").close()
+    except FileExistsError:
+        return False
+    return True
+
+
+def compare() -> None:
+    """Find out whether this is the first process of several."""
+    global TOOLS
+    if "one" in NAMED and not is_first(NAMED["one"]):
+        sys.exit("only one of me may run")
+    if "keeps" in MODES:
+        TOOLS += ("keep",)
+    if "first" in NAMED and not is_first(NAMED["first"]):
+        TOOLS += ("another",)
+
+
 def main() -> None:
+    compare()
     if "crash" in MODES:
         print("Traceback: no module named nonsense", file=sys.stderr)
         sys.exit(3)

@@ -14,10 +14,13 @@ SCHEMA = {"type": "object"}
 class RawHttp:
     """Tools: `echo`, `sleep`, `busy` (429 with Retry-After), `gone` (503), `broken` (500), `cut` (closes the
     connection), `half` (closes it in mid-answer), `denied` (401). With `sessions` it has sessions, which
-    `forget` makes it forget. `seen` are the tool calls that reached it.
+    `forget` makes it forget. `seen` are the tool calls that reached it. `limited` runs `at_once` calls, and refuses
+    others (429).
     """
 
-    def __init__(self, *, sessions: bool = False) -> None:
+    def __init__(self, *, sessions: bool = False, at_once: int = 10) -> None:
+        self.at_once = at_once
+        self.running = 0
         self.seen: list[str] = []
         self.arrived = asyncio.Event()
         self.sessions = sessions
@@ -79,7 +82,7 @@ class RawHttp:
                 more = {"mcp-session-id": str(self.generation)} if self.sessions else {}
                 return _reply(writer, message, result, more)
             case "tools/list":
-                names = ("echo", "sleep", "busy", "gone", "broken", "cut", "half", "denied")
+                names = ("echo", "sleep", "busy", "gone", "broken", "cut", "half", "denied", "limited")
                 return _reply(writer, message, {"tools": [{"name": n, "inputSchema": SCHEMA} for n in names]})
             case "tools/call":
                 return await self._call(message, writer)
@@ -104,6 +107,15 @@ class RawHttp:
                 _write(writer, 500, b"<html>")
             case "denied":
                 _write(writer, 401, b"")
+            case "limited" if self.running >= self.at_once:
+                _write(writer, 429, b"slow down", {"retry-after": "0.3", "content-type": "text/plain"})
+            case "limited":
+                self.running += 1
+                try:
+                    await asyncio.sleep(0.05)
+                finally:
+                    self.running -= 1
+                _say(writer, message, "done")
             case "half":
                 writer.write(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 999\r\n\r\n{")
                 await writer.drain()
