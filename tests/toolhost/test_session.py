@@ -14,15 +14,16 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from mcp.client._transport import TransportStreams
 
 from centuria.errors import ConfigurationError, OutcomeUnknown, ToolUnavailable
 from centuria.messages import ToolEnd
 from centuria.settings import Timeouts, ToolServer
 from centuria.testing.clock import virtual_clock
 from centuria.toolhost import McpToolHost, limit_of
-from centuria.toolhost.session import MAX_PAGES, Phase, Session
-from centuria.toolhost.stdio import Wire, _Framer
+from centuria.toolhost.catalogue import MAX_PAGES
+from centuria.toolhost.session import Phase, Session
+from centuria.toolhost.stdio import _Framer
+from centuria.toolhost.wire import Dispatch, Wire
 from tests.toolhost.kit import RAW, SDK, host_of, left_after, raw, shell
 
 
@@ -120,7 +121,7 @@ async def test_garbage_and_bad_bytes_on_stdout_are_dropped_and_counted() -> None
 async def test_a_result_beyond_the_line_cap_is_an_error_of_that_call_alone() -> None:
     async with host_of(raw()) as host:
         huge, echo = await asyncio.gather(
-            host.call("raw__huge", {"size": 17 << 20}, timeout=30), host.call("raw__echo", {"text": "hi"}, timeout=30)
+            host.call("raw__huge", {"size": 65 << 20}, timeout=30), host.call("raw__echo", {"text": "hi"}, timeout=30)
         )
         assert huge.end is ToolEnd.ERROR
         assert "larger than" in huge.text
@@ -202,7 +203,7 @@ async def test_so_many_start_at_once_and_the_time_out_counts_from_the_launch() -
     opening, most, ends = 0, 0, []
 
     @asynccontextmanager
-    async def deaf(wire: Wire) -> AsyncIterator[TransportStreams]:
+    async def deaf(wire: Wire) -> AsyncIterator[Dispatch]:
         nonlocal opening, most
         opening += 1
         most = max(most, opening)
@@ -236,7 +237,7 @@ async def test_a_server_that_fails_is_tried_again_with_growing_full_jitter_delay
     tries: list[float] = []
 
     @asynccontextmanager
-    async def broken(wire: Wire) -> AsyncIterator[TransportStreams]:
+    async def broken(wire: Wire) -> AsyncIterator[Dispatch]:
         tries.append(asyncio.get_running_loop().time())
         if len(tries) == 11:
             session.stop()

@@ -26,13 +26,12 @@ from centuria.toolhost.tokens import TokenStore, store_of
 
 if TYPE_CHECKING:
     import mcp_types as types
-    from mcp.client._transport import TransportStreams
 
     from centuria.toolhost.flows import Consent
     from centuria.toolhost.oauth import ServerAuth
     from centuria.toolhost.replicas import ServerSessions
     from centuria.toolhost.session import OpenTransport, Session
-    from centuria.toolhost.stdio import Wire
+    from centuria.toolhost.wire import Dispatch, Wire
 
 logger = logging.getLogger(__name__)
 
@@ -147,7 +146,7 @@ class McpToolHost:
         from centuria.toolhost.http import http_transport
         from centuria.toolhost.stdio import stdio_transport
 
-        def open_transport(wire: Wire) -> AbstractAsyncContextManager[TransportStreams]:
+        def open_transport(wire: Wire) -> AbstractAsyncContextManager[Dispatch]:
             if server.url is not None:
                 return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server), auth=auth)
             assert self._warden is not None

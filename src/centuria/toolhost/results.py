@@ -15,8 +15,10 @@ from centuria.messages import ToolEnd, ToolResult
 _NOT_BEGUN = frozenset({408, 425, 429, 503})
 
 
-def result_of(answer: types.CallToolResult) -> ToolResult:
+def result_of(answer: types.CallToolResult | types.InputRequiredResult) -> ToolResult:
     """Text as it is, everything else as a short mark; `structured` is what the tool returned as data."""
+    if isinstance(answer, types.InputRequiredResult):
+        return ToolResult("The tool asks for input in mid-call, and nobody is there to give it.", ToolEnd.ERROR)
     parts = [_text_of(block) for block in answer.content]
     structured = answer.structured_content
     if not parts and structured is not None:
@@ -53,7 +55,7 @@ def _facts(error: MCPError) -> dict[str, Any]:
 
 
 def lost_in_transport(error: MCPError) -> bool:
-    """Whether the firewall made this error of a connection that failed."""
+    """Whether this error stands for a connection that failed."""
     return _facts(error).get("kind") == "transport"
 
 
@@ -63,8 +65,13 @@ def denied(error: MCPError) -> bool:
     return facts.get("kind") == "http" and facts.get("status") in (401, 403)
 
 
+def has_expired(error: MCPError) -> bool:
+    """Whether the server said that it does not know the session: nothing ran."""
+    return _facts(error).get("kind") == "expired"
+
+
 def trouble_of(server: str, error: MCPError) -> ToolError | None:
-    """The exception that an error of the firewall's stands for; None: the server itself said no."""
+    """The exception that an error of the connection stands for; None: the server itself said no."""
     facts = _facts(error)
     match facts.get("kind"):
         case "transport" if not facts.get("sent"):

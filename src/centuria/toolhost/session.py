@@ -11,32 +11,36 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
 from enum import Enum
+from functools import partial
 from typing import Any, Protocol
 
 import mcp_types as types
-from mcp import Client, MCPError
-from mcp.client._transport import TransportStreams
+from mcp import MCPError
+from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
 from centuria import __version__
 from centuria.errors import OutcomeUnknown, ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
+from centuria.toolhost.calling import call_tool
+from centuria.toolhost.catalogue import follow_changes, list_tools, subscribes
 from centuria.toolhost.elicitation import Policy, elicitation
-from centuria.toolhost.results import denied, lost_in_transport, result_of, trouble_of
-from centuria.toolhost.stdio import Wire
+from centuria.toolhost.negotiation import negotiate
+from centuria.toolhost.results import denied, has_expired, lost_in_transport, result_of, trouble_of
+from centuria.toolhost.wire import Dispatch, Wire
 
 logger = logging.getLogger(__name__)
 
-#: Pages of a catalogue; a cursor that comes again ends it too.
-MAX_PAGES = 100
 #: Full-jitter backoff between attempts to open a session: dice() * min(cap, first * 2 ** failures).
 BACKOFF_FIRST, BACKOFF_CAP = 0.25, 30.0
 #: Seconds that closing a session may take.
 CLOSING = 1.7
 #: A session that served this long starts its backoff afresh.
 PROVEN = 30.0
+#: Seconds between two looks at a catalogue that keeps changing.
+CALM = 1.0
 
-OpenTransport = Callable[[Wire], AbstractAsyncContextManager[TransportStreams]]
+OpenTransport = Callable[[Wire], AbstractAsyncContextManager[Dispatch]]
 
 
 class Phase(Enum):
@@ -86,7 +90,10 @@ class Session:
         self._on_change = on_change
         self._elicit: Policy = elicit
         self._login = login
-        self._client: Client | None = None
+        self._link: tuple[Dispatch, ClientSession] | None = None
+        self._in_flight: dict[object, float] = {}
+        self._listing = asyncio.Lock()
+        self._listed = 0
         self._turned = asyncio.Event()
         self._owner: asyncio.Task[None] | None = None
         self._anew = False
@@ -157,48 +164,108 @@ class Session:
         with ExitStack() as launching:
             launching.callback(self._starts.release)
             wire = self.wire = Wire()
-            async with (
-                asyncio.timeout(self._start_timeout) as deadline,
-                self._new_client(wire) as client,
-            ):
-                self.tools = await list_tools(client)
-                deadline.reschedule(None)
-                launching.close()
-                self.protocol = client.protocol_version
-                self._client = client
-                self.opened += 1
-                self._turn(Phase.UP)
-                self._on_change()
-                try:
-                    await self._serve(client, wire)
-                finally:
-                    self._client = None
-                    wire.lose()
-                    self._turn(Phase.RETURNING, "It closed the connection.")
-                    deadline.reschedule(loop.time() + CLOSING)
+            async with asyncio.timeout(self._start_timeout) as deadline, self._open_transport(wire) as dispatch:
+                dispatch.wire = wire
+                async with self._new_client(dispatch) as client:
+                    await negotiate(client)
+                    self.tools = await list_tools(client)
+                    deadline.reschedule(None)
+                    launching.close()
+                    self.protocol = client.protocol_version or ""
+                    self._link = dispatch, client
+                    self.opened += 1
+                    self._turn(Phase.UP)
+                    self._on_change()
+                    try:
+                        await self._serve(client, wire)
+                    finally:
+                        self._link = None
+                        if wire.expired and not self.stopped:
+                            dispatch.retire()
+                        wire.lose()
+                        self._turn(Phase.RETURNING, "It closed the connection.")
+                        deadline.reschedule(loop.time() + CLOSING)
 
-    def _new_client(self, wire: Wire) -> Client:
-        return Client(
-            self._open_transport(wire),
-            mode="auto",
-            cache=None,
+    def _new_client(self, dispatch: Dispatch) -> ClientSession:
+        return ClientSession(
+            dispatcher=dispatch,
+            message_handler=partial(_heard, dispatch.wire),
             client_info=types.Implementation(name="centuria", version=__version__),
             elicitation_callback=elicitation(self._elicit),
         )
 
-    async def _serve(self, client: Client, wire: Wire) -> None:
+    async def _serve(self, client: ClientSession, wire: Wire) -> None:
         """Return when the session is to end; raise when it turns out to be dead."""
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(self._run_errands(client, wire))]
+            if subscribes(client):
+                tasks.append(group.create_task(self._follow(client, wire)))
+            try:
+                while not (self.stopped or wire.over):
+                    await wire.news.wait()
+                    wire.news.clear()
+            finally:
+                for task in tasks:
+                    task.cancel()
+
+    async def _run_errands(self, client: ClientSession, wire: Wire) -> None:
+        loop = asyncio.get_running_loop()
+        calm = loop.time()
         while True:
-            await wire.news.wait()
-            wire.news.clear()
-            if self.stopped or wire.lost.is_set():
+            await wire.errands.wait()
+            wire.errands.clear()
+            if wire.doubted:
+                wire.doubted = False
+                await self._probe(client, wire)
+            if wire.changed:
+                await asyncio.sleep(calm - loop.time())
+                calm = loop.time() + CALM
+                wire.changed = False  # what is said from here on may be news
+                await self._list_again(client, wire, self._listed)
+
+    async def _follow(self, client: ClientSession, wire: Wire) -> None:
+        """Subscribe to changes of the catalogue, again where that breaks off; what came between is looked up."""
+        failures = 0
+        while await follow_changes(client, wire.change):
+            await asyncio.sleep(self._dice() * min(BACKOFF_CAP, BACKOFF_FIRST * 2 ** min(failures, 10)))
+            failures += 1
+            wire.change()
+
+    async def _probe(self, client: ClientSession, wire: Wire) -> None:
+        """A call had no answer: is the server there at all? Raises where it is not.
+
+        One that is silent while it works on calls that have time left is not dead.
+        """
+        since, heard = asyncio.get_running_loop().time(), wire.heard
+        try:
+            async with asyncio.timeout(self._start_timeout):
+                await client.list_tools()
+        except MCPError as error:
+            if error.code == types.CONNECTION_CLOSED or lost_in_transport(error) or denied(error):
+                raise
+        except TimeoutError:
+            if wire.heard == heard and all(began > since for began in self._in_flight.values()):
+                raise
+        except ValidationError:
+            pass  # it is there
+
+    async def _list_again(self, client: ClientSession, wire: Wire, seen: int) -> None:
+        """Fetch the catalogue, unless somebody has since edition `seen`; it stays as it is where that fails."""
+        async with self._listing:
+            if self._listed != seen:
                 return
-            async with asyncio.timeout(self._start_timeout):  # a caller could not reach it: is it there at all?
-                try:
-                    await client.list_tools()
-                except MCPError as error:
-                    if error.code == types.CONNECTION_CLOSED or lost_in_transport(error) or denied(error):
-                        raise
+            try:
+                async with asyncio.timeout(self._start_timeout):
+                    tools = await list_tools(client)
+            except (MCPError, TimeoutError, ValidationError) as error:
+                logger.debug("The catalogue of %s could not be fetched again: %s", self.name, error)
+                if isinstance(error, TimeoutError) or (isinstance(error, MCPError) and lost_in_transport(error)):
+                    wire.doubt()
+                return
+            self._listed += 1
+            if tools != self.tools and not wire.over:
+                self.tools = tools
+                self._on_change()
 
     def _why(self, error: BaseException | None, *, served: bool) -> str:
         while isinstance(error, BaseExceptionGroup):
@@ -208,6 +275,8 @@ class Session:
             what = error.message
         elif isinstance(error, TimeoutError) and not served:
             what = f"It did not answer within {self._start_timeout:g} s."
+        elif isinstance(error, TimeoutError):
+            what = "It stopped answering."
         elif code is not None:
             what = f"It ended with code {code}." if code >= 0 else f"It was killed by signal {-code}."
         elif error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED):
@@ -228,64 +297,62 @@ class Session:
         While a server that was up comes back, the call waits for it; one that failed to come up refuses at once.
         Raises `ToolUnavailable`, `OutcomeUnknown`, `TimeoutError`.
         """
-        sent = False
+        loop = asyncio.get_running_loop()
+        call, wire = object(), None
         try:
             async with asyncio.timeout(timeout):
-                client = await self._connected()
-                sent = True
-                return result_of(await client.call_tool(tool, dict(arguments)))
+                dispatch, client = await self._connected()
+                await dispatch.room()
+                wire = dispatch.wire
+                self._in_flight[call] = loop.time()
+                list_again = partial(self._list_again, client, wire, self._listed)
+                return result_of(await call_tool(client, tool, dict(arguments), list_again))
         except TimeoutError:
-            if not sent:
+            if wire is None:
                 raise self._unavailable() from None
+            wire.doubt()
             raise
         except MCPError as error:
-            return self._met(tool, error)
+            return self._met(tool, error, wire or self.wire)
         except (RuntimeError, ValidationError) as error:
             # It ran, and what it answered is not what the protocol, or its own output schema, says.
             return ToolResult(f"The tool ran, but its answer is not valid: {str(error)[:500]}", ToolEnd.ERROR)
+        except ValueError as error:
+            return ToolResult(f"The arguments cannot be sent as JSON: {str(error)[:500]}", ToolEnd.ERROR)
+        finally:
+            self._in_flight.pop(call, None)
 
-    async def _connected(self) -> Client:
-        while (client := self._client) is None or self.wire.lost.is_set():
+    async def _connected(self) -> tuple[Dispatch, ClientSession]:
+        while (link := self._link) is None or link[0].wire.over:
             if self.phase in (Phase.DOWN, Phase.STOPPED):
                 raise self._unavailable()
             await self._turned.wait()
-        return client
+        return link
 
-    def _met(self, tool: str, error: MCPError) -> ToolResult:
+    def _met(self, tool: str, error: MCPError, wire: Wire) -> ToolResult:
         """What an error of the protocol means for the call that met it."""
-        if error.code == types.CONNECTION_CLOSED:
-            raise OutcomeUnknown(f"The server {self.name} went away during the call of {tool}.") from error
-        if error.code == types.INVALID_REQUEST and error.message == "Session terminated":
-            self.wire.lose()  # HTTP 404: the server has forgotten the session; the owner opens another
+        if has_expired(error):
+            wire.expire()  # the owner opens another, once for all who meet this
             raise ToolUnavailable(f"The session with {self.name} had expired.") from error
         if denied(error) and self._login is not None and self._login.trouble:
-            self.wire.news.set()
+            wire.doubt()
             text = f"The server {self.name} did not let us in, and nothing ran. {self._login.trouble}"
             if self._login.passing:
                 raise ToolUnavailable(text) from error
             return ToolResult(text, ToolEnd.UNAVAILABLE)
         if lost_in_transport(error):
-            self.wire.news.set()
+            wire.doubt()
         trouble = trouble_of(self.name, error)
         if trouble is not None:
             raise trouble from error
+        if error.code == types.CONNECTION_CLOSED:
+            raise OutcomeUnknown(f"The server {self.name} went away during the call of {tool}.") from error
         return ToolResult(error.message[:2000] or f"Error {error.code}.", ToolEnd.ERROR)
 
     def _unavailable(self) -> ToolUnavailable:
         return ToolUnavailable(f"The server {self.name} is not available. {self.reason}")
 
 
-async def list_tools(client: Client) -> list[types.Tool]:
-    """All pages of a catalogue, by name; of two tools with one name the first counts."""
-    found: dict[str, types.Tool] = {}
-    seen: set[str] = set()
-    cursor: str | None = None
-    for _ in range(MAX_PAGES):
-        page = await client.list_tools(cursor=cursor)
-        for tool in page.tools:
-            found.setdefault(tool.name, tool)
-        cursor = page.next_cursor
-        if cursor is None or cursor in seen:
-            break
-        seen.add(cursor)
-    return [found[name] for name in sorted(found)]
+async def _heard(wire: Wire, message: IncomingMessage) -> None:
+    if isinstance(message, types.ToolListChangedNotification):
+        wire.change()

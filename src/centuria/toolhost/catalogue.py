@@ -1,0 +1,88 @@
+"""A server's catalogue: all of its pages, without the tools that are none, and word of its changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import mcp_types as types
+from mcp import MCPError
+from mcp.client.session import ClientSession
+from mcp.client.subscriptions import SubscriptionLost, listen
+from mcp_types import methods
+from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
+from pydantic import ValidationError
+
+logger = logging.getLogger(__name__)
+
+#: Pages of a catalogue; a cursor that comes again ends it too.
+MAX_PAGES = 100
+#: Tools of one server; nobody could choose among more.
+MAX_TOOLS = 10_000
+
+
+async def list_tools(session: ClientSession) -> list[types.Tool]:
+    """All pages of a catalogue, by name; of two tools with one name the first counts. Raises `MCPError`."""
+    found: dict[str, types.Tool] = {}
+    seen: set[str] = set()
+    cursor: str | None = None
+    for _ in range(MAX_PAGES):
+        page = await session.list_tools(params=types.PaginatedRequestParams(cursor=cursor))
+        for tool in page.tools:
+            found.setdefault(tool.name, tool)
+        cursor = page.next_cursor
+        if cursor is None or cursor in seen or len(found) > MAX_TOOLS:
+            break
+        seen.add(cursor)
+    return [found[name] for name in sorted(found)][:MAX_TOOLS]
+
+
+def without_bad_tools(result: dict[str, Any], version: str | None) -> dict[str, Any]:
+    """A page of a catalogue without the tools that are none: the SDK would refuse the whole page."""
+    tools = result.get("tools")
+    version = version or LATEST_HANDSHAKE_VERSION
+    if not isinstance(tools, list) or _legal(result, version):
+        return result
+    kept = []
+    for tool in tools:
+        if _legal({**result, "tools": [tool]}, version):
+            kept.append(tool)
+        else:
+            name = tool.get("name") if isinstance(tool, Mapping) else tool
+            logger.warning("Tool %.100s is left out: what the server says of it is not valid.", name)
+    return {**result, "tools": kept}
+
+
+def _legal(result: dict[str, Any], version: str) -> bool:
+    try:
+        methods.validate_server_result("tools/list", version, result)
+        types.ListToolsResult.model_validate(result, by_name=False)
+    except KeyError:
+        return True  # a version that the SDK does not know: it will say so itself
+    except ValidationError:
+        return False
+    return True
+
+
+def subscribes(session: ClientSession) -> bool:
+    """Whether changes of this catalogue are heard by subscription only."""
+    tools = session.server_capabilities.tools if session.server_capabilities is not None else None
+    return session.protocol_version in MODERN_PROTOCOL_VERSIONS and tools is not None and bool(tools.list_changed)
+
+
+async def follow_changes(session: ClientSession, changed: Callable[[], None]) -> bool:
+    """Call `changed` at each change until the subscription ends.
+
+    True: it broke off, and what happened meanwhile is not known. False: there will be none.
+    """
+    try:
+        async with listen(session, tools_list_changed=True) as subscription:
+            async for _ in subscription:
+                changed()
+    except SubscriptionLost:
+        return True
+    except MCPError as error:
+        facts = error.data if isinstance(error.data, dict) else {}
+        return facts.get("kind") == "transport"
+    return True
