@@ -6,6 +6,7 @@
 // What it does is chosen by the model's name in the request, so that it keeps no state of a conversation:
 //   kimi-mock_k1_l420_c200_i20000_techo   one tool round (k), 420 ms to the first token (l), 200 chunks (c), 20,000 us apart (i), tool echo (t)
 // GET /stats counts requests, connections and the peak of requests in flight; POST /reset begins to count afresh.
+#include <iostream>
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -457,8 +458,25 @@ public:
     }
 };
 
+// The tool server alone, over its pipes: one JSON-RPC message a line.
+static int serve_pipes() {
+    string line, answer;
+    while (std::getline(std::cin, line)) {
+        answer = rpc(line);
+        if (answer.empty()) continue;
+        answer += '\n';
+        if (fwrite(answer.data(), 1, answer.size(), stdout) != answer.size()) return 1;
+        if (std::cin.rdbuf()->in_avail() <= 0) fflush(stdout);
+    }
+    return 0;
+}
+
 int main(int argc, char** argv) {
     signal(SIGPIPE, SIG_IGN);
+    if (argc > 1 && sv(argv[1]) == "stdio") {
+        std::ios::sync_with_stdio(false);
+        return serve_pipes();
+    }
     Server server;
     if (!server.listen_on(argc > 1 ? atoi(argv[1]) : 0)) {
         perror("mock: cannot listen");

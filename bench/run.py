@@ -26,6 +26,8 @@ from typing import Any
 
 from worker import CALLS, LATENCY_MS
 
+import tools
+
 BENCH = Path(__file__).parent
 BUILD, RESULTS = BENCH / "build", BENCH / "results"
 #: Seconds that one agent's model calls take, whatever runs them.
@@ -93,6 +95,7 @@ class Target:
 class Results:
     machine: dict[str, Any]
     rows: list[Row] = field(default_factory=list)
+    tool_calls: list[tools.ToolRow] = field(default_factory=list)
     startup: dict[str, float] = field(default_factory=dict)
     targets: list[Target] = field(default_factory=list)
 
@@ -215,6 +218,7 @@ def judge(results: Results, agents: int) -> list[Target]:
         targets.append(Target(f"({row.workload}) peak in flight", str(peak), f"= {agents}", peak == agents))
         wall = Target(f"({row.workload}) wall / critical path", f"{row.ratio:.2f}", f"<= {most}", row.ratio <= most)
         targets.append(wall)
+    targets += [Target(*target) for target in tools.judge(results.tool_calls)]
     for name, most in (("import centuria", IMPORT_S), ("centuria --help", HELP_S)):
         took = results.startup[name]
         targets.append(Target(f"{name}, whole process", f"{took:.2f} s", f"< {most} s", took < most))
@@ -265,6 +269,7 @@ def table(results: Results) -> str:
             lines.append(
                 "  ".join([cell[0].ljust(widths[0])] + [t.rjust(w) for t, w in zip(cell[1:], widths[1:], strict=True)])
             )
+    lines += tools.table(results.tool_calls)
     lines += [
         "",
         "Startup, whole processes: " + " · ".join(f"{name} {took:.2f} s" for name, took in results.startup.items()),
@@ -315,8 +320,9 @@ def main() -> int:
             if not options.quick and options.agents < MANY:
                 say(f"{MANY:,} agents, once")
                 results.rows += compare(url, MANY, 1)
+            results.tool_calls = tools.compare(url, build_mock(), rounds, say)
         results.startup = startup(rounds)
-    except CannotMeasure as error:
+    except (CannotMeasure, tools.Failed) as error:
         say(f"bench: {error}")
         return 2
     results.targets = judge(results, options.agents)
