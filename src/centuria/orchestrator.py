@@ -12,6 +12,7 @@ from centuria.core.arguments import BadArguments
 from centuria.core.graph import NewTask
 from centuria.core.ready import ReadyQueue
 from centuria.core.refusals import concerns_all
+from centuria.core.tallies import AGENTS
 from centuria.errors import (
     BudgetExceeded,
     CenturiaError,
@@ -33,9 +34,11 @@ from centuria.settings import Endpoint, Job, Task
 from centuria.steering import Pauses
 from centuria.subagent import Draft, converse
 
-#: Agents begin a few at a time, some milliseconds apart: all in one breath would take each step together, so that the
-#: first request left when the last was ready, and so on with every answer. A hundred have begun after 50 ms.
-_AT_ONCE, _APART = 4, 0.002
+#: Up to `_FEW` agents begin a few at a time, some milliseconds apart: all in one breath take each step together, so that
+#: the first request leaves when the last is ready, and so on with every answer. A hundred have begun after 50 ms.
+#: More than that begin together: else the answers to the first would take the time that the last need to begin, and
+#: they would never all be in flight.
+_FEW, _AT_ONCE, _TOGETHER, _APART = 200, 4, 1000, 0.002
 _TIMEOUT_KINDS = frozenset({"first_token", "silence", "total", "gate"})
 
 
@@ -88,22 +91,29 @@ class Orchestrator:
         await self._kit.stream.durable()
 
     async def _begin_agents(self, group: asyncio.TaskGroup) -> None:
-        """Start workers, a few at a time, as long as there is work and a place for it."""
+        """Start workers, some at a time, as long as there is work and a place for it."""
         begun = 0
         while self._open:
             await self._news.wait()
             self._news.clear()
-            while self._ready and self._at_work < self._job.limits.agents:
+            wanted = min(len(self._ready), self._places - self._at_work)
+            at_once = _AT_ONCE if wanted <= _FEW else _TOGETHER
+            while self._ready and self._at_work < self._places:
                 self._at_work += 1
                 group.create_task(self._worker(), name=f"agent {begun}")
                 begun += 1
-                if begun % _AT_ONCE == 0:
+                if begun % at_once == 0:
                     await asyncio.sleep(_APART)
+
+    @property
+    def _places(self) -> int:
+        """How many agents may be at work: their slots, as they are now."""
+        return self._kit.slots.table.limit(AGENTS)
 
     async def _worker(self) -> None:
         """One place's worth of work: take the next ready task, run it, until there is none or no place for it."""
         try:
-            while self._at_work <= self._job.limits.agents and (task := self._ready.take(self._pauses.holds)):
+            while self._at_work <= self._places and (task := self._ready.take(self._pauses.holds)):
                 await self._attend(self._tasks[task])
         finally:
             self.moved(-1)

@@ -196,6 +196,7 @@ class Run:
         check_limit(resource, limit, self._kit.stream.progress, agents=self._agents)
         if resource == AGENTS:
             self._kit.slots.set_limit(AGENTS, limit, reason)
+            self._working().moved(0)
             return
         try:
             self._kit.tools.set_limit(resource, limit, reason)

@@ -50,5 +50,6 @@ class ReadyQueue:
         self._held.clear()
         self._there.clear()
 
-    def __bool__(self) -> bool:
-        return bool(self._heap)
+    def __len__(self) -> int:
+        """At most so many can be taken: those that stand twice count twice."""
+        return len(self._heap)
