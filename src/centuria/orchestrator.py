@@ -34,7 +34,7 @@ from centuria.settings import Endpoint, Job, Task
 from centuria.steering import Pauses
 from centuria.subagent import Draft, converse
 
-#: Up to `_FEW` agents begin a few at a time, some milliseconds apart: all in one breath take each step together, so that
+#: Up to `_FEW` agents begin a few at a time, milliseconds apart: all in one breath take each step together, so that
 #: the first request leaves when the last is ready, and so on with every answer. A hundred have begun after 50 ms.
 #: More than that begin together: else the answers to the first would take the time that the last need to begin, and
 #: they would never all be in flight.

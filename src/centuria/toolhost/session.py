@@ -103,7 +103,8 @@ class Session:
 
     @property
     def up(self) -> bool:
-        return self.phase is Phase.UP
+        """Calls can be sent now: it is open, and its connection was not lost in this very moment."""
+        return self.phase is Phase.UP and not self.wire.lost.is_set()
 
     @property
     def stopped(self) -> bool:
@@ -116,7 +117,7 @@ class Session:
 
     def stop(self) -> None:
         """Have the owner close the session and end."""
-        was_up = self.up
+        was_up = self.phase is Phase.UP
         self._turn(Phase.STOPPED, "It was stopped.")
         self.wire.news.set()
         if not was_up and self._owner is not None:
