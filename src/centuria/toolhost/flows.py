@@ -327,12 +327,13 @@ async def send_small(client: httpx2.AsyncClient, request: httpx2.Request, server
 def check_url(url: str, server: str) -> None:
     """Tokens travel by https; by http only on this machine, for a server on it. Raises `OAuthFlowError`."""
     parts = urlsplit(url)
-    local = _is_local(parts.hostname) and _is_local(urlsplit(server).hostname)
+    local = is_local(parts.hostname) and is_local(urlsplit(server).hostname)
     if parts.scheme != "https" and not (parts.scheme == "http" and local):
         raise OAuthFlowError(f"{parts.scheme}://{parts.hostname or ''} is not https, and a login must not go by it.")
 
 
-def _is_local(host: str | None) -> bool:
+def is_local(host: str | None) -> bool:
+    """Whether a host is this machine."""
     if host is None or host == "localhost":
         return host is not None
     try:

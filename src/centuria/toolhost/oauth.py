@@ -28,6 +28,7 @@ from centuria.toolhost.flows import (
     PersonNeeded,
     Send,
     answer,
+    is_local,
     renew,
     send_small,
 )
@@ -237,10 +238,14 @@ class ServerAuth(httpx2.Auth):
 
     @asynccontextmanager
     async def _sender(self) -> AsyncIterator[Send]:
-        """A client for a flow's own requests: nothing of the server's headers is in it, and no firewall."""
+        """A client for a flow's own requests: nothing of the server's headers is in it, and no firewall.
+
+        Proxies of the environment are used, but not for a server on this machine.
+        """
         url = self._server.url
         assert url is not None
-        async with httpx2.AsyncClient(timeout=httpx2.Timeout(_REQUEST), trust_env=False) as client:
+        away = not is_local(httpx2.URL(url).host)
+        async with httpx2.AsyncClient(timeout=httpx2.Timeout(_REQUEST), trust_env=away) as client:
             yield lambda request: send_small(client, request, url)
 
     # -- the person, as a flow sees them ------------------------------------------------------------------------------
