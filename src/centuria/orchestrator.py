@@ -184,9 +184,10 @@ class Orchestrator:
 
     def cancel(self, task: str | None = None, *, cause: str = "cancelled by the user") -> None:
         """Stop one task and all that it assigned, or the whole run: no request of them starts afterwards, and partial
-        results are kept."""
+        results are kept. Raises `ConfigurationError` for a task that is not there."""
         if self._stopped:
             return  # it is being stopped already: once is what each is cancelled
+        self._check_there(task)
         if task is not None:
             for one in (task, *self._assigning.below(task)):
                 self._cancel_one(one, cause)

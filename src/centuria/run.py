@@ -55,7 +55,7 @@ from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
 from centuria.settings import MERGE, Endpoint, Job, Task
-from centuria.steering import Approvals
+from centuria.steering import Approvals, obey
 from centuria.stream import Stream
 from centuria.throttle import Throttle
 from centuria.toolhost import McpToolHost
@@ -426,24 +426,15 @@ class Run:
             raise first_of(group_of_errors) from group_of_errors
 
     async def _listen(self) -> None:
-        """Obey other processes (`centuria cancel`, `centuria limit`) while the run works."""
+        """Obey other processes (`centuria cancel`, `pause`, `limit`, ...) while the run works."""
+        assert self.stream is not None
         while True:
             for command in take_commands(self.launch.folder.path):
-                if command.get("command") == "cancel":
-                    task = command.get("task")
-                    self.cancel(str(task) if task is not None else None, cause="cancelled by command")
-                elif command.get("command") == "limit":
-                    self._limit_by_command(command.get("resource"), command.get("limit"))
+                try:
+                    obey(command, self)
+                except ConfigurationError as error:
+                    self.stream.publish(Notice(str(error), "warning"))
             await asyncio.sleep(_COMMAND_POLL)
-
-    def _limit_by_command(self, resource: object, limit: object) -> None:
-        assert self.stream is not None
-        try:
-            if not (isinstance(resource, str) and isinstance(limit, int)):
-                raise ConfigurationError("A command to change a limit is not whole.")  # noqa: TRY301
-            self.set_limit(resource, limit, reason="set by command")
-        except ConfigurationError as error:
-            self.stream.publish(Notice(str(error), "warning"))
 
     async def _finish(self, orchestrator: Orchestrator, kit: Kit, merged: Merged, unwritten: set[str]) -> Report:
         """Make the run's end a fact, and its folder complete."""

@@ -1,4 +1,4 @@
-"""Steering a run while it works: pause and go on, priorities, and a yes or no for tools that ask first."""
+"""Steering a run while it works: pauses, a yes or no for tools that ask first, and the commands of other processes."""
 
 from __future__ import annotations
 
@@ -109,3 +109,40 @@ class Approvals:
             self._stream.publish(ApprovalGiven(key, yes=yes, why=why))
             answer.set_result(yes)
         return len(asked)
+
+
+class Steered(Protocol):
+    """A run, as far as it can be steered. Each raises `ConfigurationError` for what is not there."""
+
+    def cancel(self, task: str | None = None, *, cause: str = ...) -> None: ...
+    def pause(self, task: str | None = None) -> None: ...
+    def go_on(self, task: str | None = None) -> None: ...
+    def set_priority(self, task: str, priority: int) -> None: ...
+    def retry(self, task: str) -> None: ...
+    def approve(self, call: str | None = None, *, yes: bool = True) -> int: ...
+    def set_limit(self, resource: str, limit: int, *, reason: str = ...) -> None: ...
+
+
+def obey(command: Mapping[str, Any], run: Steered) -> None:
+    """Do what another process asks for. Raises `ConfigurationError` for what is no command, or cannot be done."""
+    match command:
+        case {"command": "cancel", **rest}:
+            run.cancel(_text(rest.get("task")), cause="cancelled by command")
+        case {"command": "pause", **rest}:
+            run.pause(_text(rest.get("task")))
+        case {"command": "go_on", **rest}:
+            run.go_on(_text(rest.get("task")))
+        case {"command": "priority", "task": str(task), "priority": int(priority)}:
+            run.set_priority(task, priority)
+        case {"command": "retry", "task": str(task)}:
+            run.retry(task)
+        case {"command": "approve", "yes": bool(yes), **rest}:
+            run.approve(_text(rest.get("call")), yes=yes)
+        case {"command": "limit", "resource": str(resource), "limit": int(limit)}:
+            run.set_limit(resource, limit, reason="set by command")
+        case _:
+            raise ConfigurationError(f"The command {str(command.get('command'))[:40]!r} is unknown, or not whole.")
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)

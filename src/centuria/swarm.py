@@ -165,17 +165,51 @@ class Swarm:
         launch = prepare_resume(folder, self._env, only=ended, overrides=overrides, tape=self._tape)
         return await self._follow(launch)
 
-    def set_limit(self, resource: str, limit: int, *, run: str | None = None) -> None:
-        """Change, in each run that works now (or in `run`, by its id), how many there are at once; 0 is a pause.
+    # -- steering: each run that works now, or `run` by its id. `ConfigurationError` where there is no such run, task or
+    # -- call.
 
-        `resource`: `server:SLUG`, `tool:NAME`, `lease:SLUG` or `agents`. What is in service is not disturbed. Raises
-        `ConfigurationError` where there is no such run, resource or number.
+    def set_limit(self, resource: str, limit: int, *, run: str | None = None) -> None:
+        """Change how many there are at once; 0 is a pause. What is in service is not disturbed.
+
+        `resource`: `server:SLUG`, `tool:NAME`, `lease:SLUG` or `agents`.
         """
+        for each in self._working(run):
+            each.set_limit(resource, limit)
+
+    def cancel(self, task: str | None = None, *, run: str | None = None) -> None:
+        """Stop a run, or a task and all that it assigned; partial results are kept."""
+        for each in self._working(run):
+            each.cancel(task)
+
+    def pause(self, task: str | None = None, *, run: str | None = None) -> None:
+        """No further request of a run, or of a task and all that it assigned, until `go_on`."""
+        for each in self._working(run):
+            each.pause(task)
+
+    def go_on(self, task: str | None = None, *, run: str | None = None) -> None:
+        """End a pause; without a task, all of them."""
+        for each in self._working(run):
+            each.go_on(task)
+
+    def set_priority(self, task: str, priority: int, *, run: str | None = None) -> None:
+        """Serve a task and all that it assigned sooner (0) or later (9)."""
+        for each in self._working(run):
+            each.set_priority(task, priority)
+
+    def retry(self, task: str, *, run: str | None = None) -> None:
+        """Run a task afresh that did not end well, while its run works."""
+        for each in self._working(run):
+            each.retry(task)
+
+    def approve(self, call: str | None = None, *, yes: bool = True, run: str | None = None) -> int:
+        """Answer the tool call that waits for a yes (TASK/EPOCH/TURN/POSITION), or all. Returns how many that were."""
+        return sum(each.approve(call, yes=yes) for each in self._working(run))
+
+    def _working(self, run: str | None) -> list[Run]:
         working = [each for each in self._active if run in (None, each.launch.run)]
         if not working:
-            raise ConfigurationError("No such run works now.", remedy="Change limits while a run works.")
-        for each in working:
-            each.set_limit(resource, limit)
+            raise ConfigurationError("No such run works now.", remedy="Steer a run while it works.")
+        return working
 
     # -- how -----------------------------------------------------------------------------------------------------
 

@@ -19,6 +19,13 @@ from centuria.errors import CenturiaError, ConfigurationError, GraphError
 if TYPE_CHECKING:
     Commands = argparse._SubParsersAction[argparse.ArgumentParser]
 
+#: Commands to a run that works: name, function, help, example.
+_STEERING = (
+    ("pause", "pause", "let a run, or one branch of it, make no further request", "last b1"),
+    ("go-on", "go_on", "end a pause", "last b1"),
+    ("retry", "retry", "run a task again that did not end well, while its run works", "last b1"),
+    ("priority", "priority", "serve one branch of a run sooner or later", "last b1 0"),
+)
 OK, NOT_OK, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 
 _EPILOG = dedent("""\
@@ -235,6 +242,27 @@ def _add_looking(commands: Commands) -> None:
         "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
     )
     cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
+    _add_steering(commands)
+
+
+def _add_steering(commands: Commands) -> None:
+    for name, does, text, example in _STEERING:
+        command = _add(commands, name, f"looking:{does}", text, f"centuria {name} {example}")
+        command.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+        one = None if name in ("retry", "priority") else "?"
+        command.add_argument("task", metavar="AGENT", nargs=one, help="this task and all that it assigned")
+        if name == "priority":
+            command.add_argument("number", metavar="N", type=int, help="0 (first) to 9")
+    approve = _add(
+        commands,
+        "approve",
+        "looking:approve",
+        "say yes, or no, to tool calls that ask first",
+        "centuria approve last goal/0/2/1",
+    )
+    approve.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+    approve.add_argument("call", metavar="CALL", nargs="?", help="only this call (see: centuria show); else all")
+    approve.add_argument("--no", action="store_true", help="refuse instead")
     limit = _add(
         commands,
         "limit",

@@ -1,8 +1,8 @@
 """Commands from a second process to the run: small files in the run's folder, each put there whole and taken once.
 
 A second process must not write into the journal, which has one writer; so `centuria cancel` leaves a note here, and
-the run looks for notes. A command is a JSON object: `{"command": "cancel"}`, `{"command": "cancel", "task": "AAPL"}` or
-`{"command": "limit", "resource": "server:web", "limit": 5}`.
+the run looks for notes. A command is a JSON object: `{"command": "cancel"}`, `{"command": "cancel", "task": "AAPL"}`,
+`{"command": "limit", "resource": "server:web", "limit": 5}`; `steering.Commands` knows them all.
 """
 
 from __future__ import annotations

@@ -149,6 +149,12 @@ def as_json(progress: Progress) -> dict[str, Any]:
         "tokens": _tokens(progress.usage),
         "parallelism": progress.parallelism(),
         "steps": {"critical": steps.critical, "serial": steps.serial, "parallelism": steps.parallelism},
+        "paused": [task for task in progress.paused if task is not None],
+        "paused_run": None in progress.paused,
+        "approvals": [
+            {"call": call, "tool": name, "arguments": arguments}
+            for call, (name, arguments) in progress.approvals.items()
+        ],
         "merge_tree": [
             {"level": level, "name": name, "inputs": list(inputs)} for level, name, inputs in progress.merged
         ],

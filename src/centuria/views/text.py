@@ -232,5 +232,18 @@ def show(progress: Progress, *, folder: str = "", broken_off: bool = False, most
     )
     if len(rows) > most:
         lines.append(f"and {len(rows) - most:,} more: --json has all of them")
+    lines += _steered(progress)
     tasks = "\n".join(line.rstrip() for line in lines)
     return f"{summary(progress, folder=folder, broken_off=broken_off)}\n{tasks}\n"
+
+
+def _steered(progress: Progress) -> list[str]:
+    """What is paused, and the calls that wait for a yes."""
+    if progress.status != "running":
+        return []
+    lines = [
+        f"paused: {clean(task, 80) if task is not None else 'the run'}" for task in sorted(progress.paused, key=str)
+    ]
+    for call, (name, arguments) in progress.approvals.items():
+        lines.append(f"waits for a yes: {clean(call, 120)} {clean(name, 80)} {clean(arguments, 200)}")
+    return lines
