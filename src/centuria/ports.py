@@ -119,7 +119,7 @@ class HostedTool:
     `schema` is the original input schema: arguments are validated against it. `key` is the manifest key.
     `rerun` is True where the operator trusts the tool to be read-only or idempotent; `ask` where a call needs approval
     first. `timeout` is in seconds, None for the run's own. `lease`: it remembers, so that an agent has a session of its
-    own (None: sessions are shared).
+    own (None: sessions are shared). `personal`: what it does depends on who asks, which its server is told.
     """
 
     name: str
@@ -134,6 +134,7 @@ class HostedTool:
     ask: bool = False
     timeout: float | None = None
     lease: LeaseTerms | None = None
+    personal: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import Any
 
 from centuria.admission import Slots
 from centuria.core.arguments import ArgumentCheck, BadArguments, parse_arguments
-from centuria.core.calls import CallLedger, fingerprint
+from centuria.core.calls import CallLedger, canonical, fingerprint
 from centuria.core.grants import Grant
 from centuria.core.retry import RetryPolicy
 from centuria.core.schemas import PLAIN, Dialect
@@ -94,6 +94,8 @@ class ToolScheduler:
         self._approve = approve
         self._turns = Turns(host, slots, stream, queue=timeouts.queue, max_wait=retry.max_wait, dice=dice)
         self._checks: dict[str, ArgumentCheck] = {}
+        #: Calls in flight that others may share, by tool and arguments.
+        self._flights: dict[tuple[str, str], asyncio.Future[ToolResult | None]] = {}
         self._views = Views(host, self, dialect=dialect, context=context, publish=stream.publish)
         for state in host.servers():
             self.server_changed(state)
@@ -161,7 +163,7 @@ class ToolScheduler:
         if tool.ask and not (self._approve is not None and await self._approve(tool, caller.key, arguments)):
             why = "needs approval, and nobody is there to give it" if self._approve is None else "was not approved"
             return await self._tell(call, caller, stamp, _refusal(f"{tool.name} was not called: it {why}."))
-        return await self._run(_Work(call, caller, stamp, tool, arguments))
+        return await self._once(_Work(call, caller, stamp, tool, arguments))
 
     def answered(self, call: ToolCall, caller: Caller) -> ToolResult | None:
         """What the journal holds as this call's answer. Raises `FingerprintMismatch`."""
@@ -215,6 +217,49 @@ class ToolScheduler:
         )
         closed = self._calls.close(caller.key, opened.attempt, end="done", result=result)
         self._stream.publish(opened, *closed)
+        await self._stream.durable()
+        return result
+
+    async def _once(self, work: _Work) -> ToolResult:
+        """Identical calls of a tool that is safe to run again share one execution while it is in flight, whoever makes
+        them: each has a row of its own."""
+        tool = work.tool
+        if not tool.rerun or tool.personal or tool.lease is not None:
+            return await self._run(work)
+        same = (tool.key, canonical(work.arguments))
+        while (flight := self._flights.get(same)) is not None:
+            followed = await self._follow(work, flight)
+            if followed is not None:
+                return followed
+        flight = self._flights[same] = asyncio.get_running_loop().create_future()
+        result: ToolResult | None = None
+        try:
+            result = await self._run(work)
+            return result
+        finally:
+            del self._flights[same]
+            flight.set_result(result)
+
+    async def _follow(self, work: _Work, flight: asyncio.Future[ToolResult | None]) -> ToolResult | None:
+        """The result of another's call; None where that was given up."""
+        [opened] = self._calls.open(
+            work.caller.key,
+            call="tool",
+            name=work.tool.name,
+            fingerprint=work.stamp,
+            rerun=True,
+            arguments=work.call.arguments,
+        )
+        self._stream.publish(opened)
+        loop = asyncio.get_running_loop()
+        closing, began = _Closing("failed", error="It was given up before it was sent."), loop.time()
+        try:
+            await asyncio.wait({flight})  # whoever is cancelled here cancels nothing for the others
+            result = flight.result()
+            if result is not None:
+                closing = _Closing("done", result)
+        finally:
+            self._close(work.caller.key, opened.attempt, closing, loop.time() - began)
         await self._stream.durable()
         return result
 

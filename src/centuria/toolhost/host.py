@@ -256,6 +256,7 @@ class McpToolHost:
             rerun=trusted,
             ask=bool(server.ask & {"*", listed.name}),
             timeout=server.timeout,
+            personal=bool(server.agent_headers),
             lease=LeaseTerms(limit_of(server), server.idle_timeout) if server.mode == "leased" else None,
         )
 
