@@ -350,7 +350,7 @@ async def test_a_cancelled_call_leaves_its_slot_and_the_journal_says_what_may_ha
     bench = Bench(tools)
     for position, (name, end) in enumerate((("local__safe", "lost"), ("local__order", "unknown")), 1):
         running = asyncio.create_task(bench.call(name, position=position))
-        waiting = asyncio.create_task(bench.call(name, agent="b", position=position))
+        waiting = asyncio.create_task(bench.call(name, {"other": 1}, agent="b", position=position))
         await asyncio.sleep(1)
         waiting.cancel()
         running.cancel()
