@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from centuria.events import LimitSet, Notice
-from centuria.scheduler import LONG_QUEUE
+from centuria.turns import LONG_QUEUE
 from tests.servers.kit import Bench, host_of, memory, server
 
 
