@@ -26,7 +26,7 @@ from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
 from centuria.stream import Stream
 from centuria.toolviews import ToolView, Views, unwrapped
-from centuria.turns import Refusals, Turns
+from centuria.turns import Refusals, Turn, Turns
 
 #: Characters of JSON beyond which a result's structured form is left out; its text, or the file, still has it.
 MAX_STRUCTURED = 200_000
@@ -267,9 +267,9 @@ class ToolScheduler:
         failures, refusals, renewed = 0, Refusals(), False
         while True:
             try:
-                async with self._turns.hold(work.tool, work.caller, refusals) as other:
-                    renewed = renewed or other
-                    closing = await self._attempt(work, failures, renewed=renewed)
+                async with self._turns.hold(work.tool, work.caller, refusals) as turn:
+                    renewed = renewed or turn.renewed
+                    closing = await self._until_taken(work, turn, refusals, failures, renewed=renewed)
             except SlotRefused as error:
                 return await self._not_called(work, f"{work.tool.name} was not called: {error.message}")
             except ToolUnavailable as error:  # there is no session for this agent
@@ -280,11 +280,19 @@ class ToolScheduler:
             await self._stream.durable()
             if closing.result is not None:
                 return closing.result
-            if closing.throttled:  # it waits in the queue of a server whose gate is closed
-                refusals.add()
-                continue
             failures += 1
             await asyncio.sleep(closing.retry or 0.0)
+
+    async def _until_taken(
+        self, work: _Work, turn: Turn, refusals: Refusals, failures: int, *, renewed: bool
+    ) -> _Closing:
+        """Attempts until the server takes one: a call that is one too many waits in the queue, which is no retry."""
+        while True:
+            async with turn.server():
+                closing = await self._attempt(work, failures, renewed=renewed)
+            if not closing.throttled:
+                return closing
+            refusals.add()
 
     async def _not_called(self, work: _Work, text: str) -> ToolResult:
         return await self._tell(work.call, work.caller, work.stamp, ToolResult(safe_text(text), ToolEnd.UNAVAILABLE))

@@ -27,6 +27,8 @@ from centuria.toolgates import ToolGates, server_resource
 LONG_QUEUE = 5
 #: A call that had a slot once, and was refused as one too many, goes before all that had none: it keeps its place.
 _AGAIN = 1000
+#: Seconds before its deadline in which a wait counts as over.
+_CLOSE = 0.01
 
 
 def tool_resource(name: str) -> str:
@@ -116,56 +118,45 @@ class Turns:
     # -- one turn -----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def hold(self, tool: HostedTool, caller: Caller, refusals: Refusals) -> AsyncIterator[bool]:
-        """Hold what one attempt needs; gives whether the agent's session is another than it knew.
+    async def hold(self, tool: HostedTool, caller: Caller, refusals: Refusals) -> AsyncIterator[Turn]:
+        """Hold what a call needs beside its server: a session where they are leased, and a slot of its tool.
 
         Raises `SlotRefused`, and `ToolUnavailable` where there is no session to lease.
         """
-        loop = asyncio.get_running_loop()
-        patience = self._queue
-        if refusals.count:
-            patience = min(patience, refusals.since + self.gates.max_wait - loop.time())
-            if patience <= 0:
-                raise self._out_of_patience(tool, refusals)
-        deadline = loop.time() + patience
-        async with self.leases.use(tool, caller, patience) as renewed:
-            again = bool(refusals.count)
-            while True:
-                async with AsyncExitStack() as slots:
-                    try:
-                        await self._take_slots(slots, tool, caller, deadline, again=again)
-                    except SlotRefused:
-                        if refusals.count and loop.time() >= deadline - 0.01:
-                            raise self._out_of_patience(tool, refusals) from None
-                        raise
-                    if not self.gates.closed(tool.slug):
-                        yield renewed
-                        return
-                    again = True  # it closed in the very tick in which the slots were granted
+        deadline = asyncio.get_running_loop().time() + self._queue
+        async with (
+            self.leases.use(tool, caller, self._queue) as renewed,
+            self._slot(tool_resource(tool.name), tool, caller, deadline, first=bool(refusals.count)),
+        ):
+            yield Turn(self, tool, caller, deadline, refusals, renewed)
 
-    async def _take_slots(
-        self, stack: AsyncExitStack, tool: HostedTool, caller: Caller, deadline: float, *, again: bool
-    ) -> None:
-        loop = asyncio.get_running_loop()
-        self._waiting[tool.slug] += 1
-        try:
-            self._notice_queue(tool)
-            async with asyncio.timeout(None) as scope:
-                with self.gates.patience(tool.slug, scope):
-                    for resource in (tool_resource(tool.name), server_resource(tool.slug)):
+    @asynccontextmanager
+    async def _slot(
+        self, resource: str, tool: HostedTool, caller: Caller, deadline: float, *, first: bool
+    ) -> AsyncIterator[None]:
+        """A slot of the tool or of its server; `first`: before all that do not say so."""
+        priority = caller.priority - (_AGAIN if first else 0)
+        patience = max(0.0, deadline - asyncio.get_running_loop().time())
+        async with AsyncExitStack() as stack:
+            self._waiting[tool.slug] += 1
+            try:
+                self._notice_queue(tool)
+                async with asyncio.timeout(None) as scope:
+                    with self.gates.patience(tool.slug, scope):
                         await stack.enter_async_context(
                             self._slots.hold(
                                 resource,
                                 agent=caller.key.task,
                                 index=caller.index,
-                                priority=caller.priority - (_AGAIN if again else 0),
-                                patience=max(0.0, deadline - loop.time()),
+                                priority=priority,
+                                patience=patience,
                             )
                         )
-        except TimeoutError:
-            raise self.gates.denial(tool.slug) from None
-        finally:
-            self._waiting[tool.slug] -= 1
+            except TimeoutError:
+                raise self.gates.denial(tool.slug) from None
+            finally:
+                self._waiting[tool.slug] -= 1
+            yield
 
     def _notice_queue(self, tool: HostedTool) -> None:
         slug = tool.slug
@@ -181,7 +172,45 @@ class Turns:
             )
         )
 
-    def _out_of_patience(self, tool: HostedTool, refusals: Refusals) -> SlotRefused:
-        times = "once" if refusals.count == 1 else f"{refusals.count} times"
-        seconds = asyncio.get_running_loop().time() - refusals.since
-        return SlotRefused(f"The server {tool.server} refused it {times} as one call too many, in {seconds:.0f} s.")
+
+@dataclass(slots=True)
+class Turn:
+    """One call's turn. `renewed`: its agent's session is another than the one it knew."""
+
+    _turns: Turns
+    _tool: HostedTool
+    _caller: Caller
+    _deadline: float
+    _refusals: Refusals
+    renewed: bool
+
+    @asynccontextmanager
+    async def server(self) -> AsyncIterator[None]:
+        """Hold a slot of the server, whose gate is open, for one attempt.
+
+        After a refusal it waits before all that had no slot yet: it has kept the one of its tool. Raises `SlotRefused`.
+        """
+        gates, tool, refusals = self._turns.gates, self._tool, self._refusals
+        first = bool(refusals.count)
+        deadline = refusals.since + gates.max_wait if first else self._deadline
+        while True:
+            if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
+                raise self._out_of_patience()
+            async with AsyncExitStack() as stack:
+                try:
+                    await stack.enter_async_context(
+                        self._turns._slot(server_resource(tool.slug), tool, self._caller, deadline, first=first)
+                    )
+                except SlotRefused:
+                    if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
+                        raise self._out_of_patience() from None
+                    raise
+                if not gates.closed(tool.slug):
+                    yield
+                    return
+            first = True  # it closed in the very tick in which the slot was granted
+
+    def _out_of_patience(self) -> SlotRefused:
+        count, seconds = self._refusals.count, asyncio.get_running_loop().time() - self._refusals.since
+        times = "once" if count == 1 else f"{count} times"
+        return SlotRefused(f"The server {self._tool.server} refused it {times} as one too many, in {seconds:.0f} s.")

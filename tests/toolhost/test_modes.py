@@ -12,12 +12,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
+from mcp_types import Tool
 
 from centuria.errors import ConfigurationError, OutcomeUnknown, ToolUnavailable
 from centuria.messages import CallKey
 from centuria.ports import Caller, ServerState
 from centuria.settings import ToolServer
 from centuria.toolhost import McpToolHost
+from centuria.toolhost.replicas import ServerSessions
+from centuria.toolhost.session import Phase, Session
+from centuria.toolhost.wire import Dispatch, Wire
 from tests.toolhost.kit import host_of, left_after, raw
 from tests.toolhost.servers.rawhttp import RawHttp
 
@@ -226,3 +230,36 @@ async def test_a_crash_of_a_session_that_nobody_uses_is_mended_by_itself() -> No
         os.kill(host.servers()[0].detail["pid"], signal.SIGKILL)
         await until(lambda: host.servers()[0].detail["opened"] == 2)
         assert await keep(host, 1, "x") == "x"
+
+
+async def test_a_session_that_an_agent_has_stays_its_own_while_the_others_already_list_other_tools() -> None:
+    made: list[Session] = []
+    told: list[Callable[[], None]] = []
+
+    @asynccontextmanager
+    async def never(wire: Wire) -> AsyncIterator[Dispatch]:
+        raise OSError("it is not opened here")
+        yield
+
+    def make(name: str, on_change: Callable[[], None]) -> Session:
+        told.append(on_change)
+        starts = asyncio.Semaphore(1)
+        made.append(Session(name, never, start_timeout=1, starts=starts, dice=lambda: 0.0, on_change=on_change))
+        return made[-1]
+
+    def lists(number: int, *names: str) -> None:
+        made[number].tools = [Tool(name=name, input_schema={"type": "object"}) for name in names]
+        made[number].phase = Phase.UP
+        told[number]()
+
+    server = ToolServer("s", "s", command="x", mode="leased", replicas=3)
+    sessions = ServerSessions(server, make, limit=1, on_change=lambda: None)
+    for number in range(3):
+        lists(number, "a")
+    had = [await sessions.lease(agent, 1) for agent in ("agent-1", "agent-2")]
+    lists(0, "a", "b")
+    assert [await sessions.lease(agent, 1) for agent in ("agent-1", "agent-2")] == had
+    with pytest.raises(ToolUnavailable):
+        await sessions.lease("agent-3", 0.01)
+    lists(2, "a", "b")
+    assert (await sessions.lease("agent-3", 1)).startswith("3.")

@@ -6,8 +6,9 @@ twofold, each time that many were answered, or `ANSWER` seconds went without a r
 window of as many answers as the limit, with the limit used up and no shorter than the last pause, raises it by one.
 
 It decides the slots of `server:SLUG` and nothing else: 0 while the gate is closed. So all who wait are in the one queue
-of the slot table, in its order, and nobody holds a slot before a closed gate. (The model's governor knows rates and
-tokens too, which tool servers do not tell.) A resumed run begins anew: a refusal is soon repeated where it still holds.
+of the slot table, in its order, and nobody holds a slot of a server that takes nothing. (The model's governor knows
+rates and tokens too, which tool servers do not tell.) A resumed run begins anew: a refusal is soon repeated where it
+still holds.
 """
 
 from __future__ import annotations

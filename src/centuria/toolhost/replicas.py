@@ -116,8 +116,10 @@ class ServerSessions:
         if session.up and not self._reason(number):
             self._leases.opened(number, now=_now())
         for other, reason in enumerate(self.reasons()):
-            state, phase = self._leases.states[other], self.sessions[other].phase
-            if state != "down" and (phase is Phase.DOWN or (reason and phase is Phase.UP)):
+            state, session = self._leases.states[other], self.sessions[other]
+            # One that lists other tools is leased to nobody more; who has it keeps what it remembers.
+            differs = bool(reason) and session.up and state != "held"
+            if state != "down" and (differs or session.phase is Phase.DOWN):
                 self._leases.failed(other)
             elif state == "down" and not reason:
                 self._leases.opened(other, now=_now())
