@@ -54,7 +54,10 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
 
 def test_the_public_methods_of_a_swarm_are_these() -> None:
     methods = [name for name, _ in inspect.getmembers(centuria.Swarm, inspect.isfunction) if not name.startswith("_")]
-    assert methods == ["map", "resume", "run", "set_limit", "stream"]
+    assert methods == [
+        *("approve", "cancel", "go_on", "map", "pause", "resume", "retry", "run"),
+        *("set_limit", "set_priority", "stream"),
+    ]
 
 
 def test_the_exit_codes_and_words_of_a_status_are_these() -> None:

@@ -180,6 +180,7 @@ class _Conversation:
         made = list(zip(calls, callers, strict=True))[:MAX_CALLS_A_TURN]
         results = await self._brief.tools.call_all(made)
         texts = self._fitted(results, callers)
+        self._repeats.begin_turn()
         for index, (call, _) in enumerate(made):
             remark = self._repeats.note(call.name, call.arguments)
             texts[index] += f"\n\n{remark}" if remark else ""

@@ -85,9 +85,19 @@ def test_the_same_call_is_remarked_on_at_3_5_and_8_and_stopped_at_12_however_it_
     repeats = Repeats()
     remarked = []
     for number in range(1, STOPPED + 1):
+        repeats.begin_turn()
         written = '{"a": 1, "b": 2}' if number % 2 else '{"b":2,"a":1}'
         if repeats.note("t", written):
             remarked.append(number)
         assert (repeats.stuck == "t") == (number == STOPPED)
         repeats.note("t", json.dumps({"a": number, "c": number}))
     assert tuple(remarked) == REMINDED
+
+
+def test_a_call_that_is_made_several_times_in_one_turn_counts_once() -> None:
+    repeats = Repeats()
+    for _ in range(2):
+        repeats.begin_turn()
+        assert [repeats.note("t", "{}") for _ in range(20)] == [""] * 20
+    repeats.begin_turn()
+    assert "3 times" in repeats.note("t", "{}")
