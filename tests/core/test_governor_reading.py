@@ -7,7 +7,6 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from centuria.core.governor import Governor
-from centuria.core.hedging import HedgePolicy
 from centuria.core.ratelimits import Refusal, Stated, read_duration, read_headers, read_refusal
 from centuria.core.rates import RateLimits
 from centuria.core.warmup import WarmUp
@@ -237,29 +236,3 @@ def test_prefixes_are_strangers_and_bounded_in_number() -> None:
     again = WarmUp("m")
     fold(again, facts)
     assert again == warmup
-
-
-# -- hedging -------------------------------------------------------------------------------------------------------
-
-
-def test_a_slow_call_is_hedged_after_the_p95_of_this_run() -> None:
-    policy = HedgePolicy()
-    assert policy.after(answered=100, slow=12.0, spent=0, worst=10, budget=1000) == 12.0
-    assert policy.after(answered=100, slow=0.1, spent=0, worst=10, budget=1000) == 2.0
-
-
-@pytest.mark.parametrize(
-    "case",
-    [
-        {"answered": 19},
-        {"slow": None},
-        {"slow": float("nan")},
-        {"spent": 41},
-        {"worst": 51},
-        {"budget": None},
-        {"worst": -1},
-    ],
-)
-def test_nothing_is_hedged_too_early_nor_beyond_its_share_of_the_budget(case: dict[str, float | None]) -> None:
-    given_ = {"answered": 100, "slow": 12.0, "spent": 0, "worst": 10, "budget": 1000, **case}
-    assert HedgePolicy(share=0.05).after(**given_) is None  # type: ignore[arg-type]
