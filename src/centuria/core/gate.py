@@ -99,7 +99,7 @@ class Gate:
                 self.pace.limit += _FAST if self.guess else _SLOW
             self.pace.take(1, at)
         if self.ramp is not None:
-            for old in [ticket for ticket, sent in self.unanswered.items() if at - sent >= ANSWER]:
+            for old in [old for old, sent in self.unanswered.items() if at - sent >= ANSWER]:
                 self._answered(old, concurrency)
         if self.ramp is not None:
             self.unanswered[ticket] = at

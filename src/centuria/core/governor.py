@@ -7,7 +7,7 @@ whoever has a slot then asks here, in the order of the grants, and is admitted o
 - Concurrency: see `aimd`. A refusal halves it once for each burst: what was admitted before the gate closed is one.
 - Rates: a request is charged when it is admitted, with all that it may use, and refunded when it ends.
 - Gate and pace: see `gate`.
-- Breaker: a denied key, permission or quota ends all sending, but for one probe where a time was stated.
+- Breaker: see `breaker`.
 
 What was learned are facts: the limit, what an upstream states and refuses, gate, pace, breaker. What is in flight is
 not: it is counted here alone, no one else acts on it, and it ends with the process. So a governor that a journal was
@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from centuria.core.aimd import Aimd
+from centuria.core.breaker import Breaker
 from centuria.core.gate import Gate
 from centuria.core.ratelimits import Refusal, Stated, read_refusal
 from centuria.core.rates import DAY, RateLimits, Rates
@@ -58,20 +59,12 @@ class _Sent:
     accepted: bool = False
 
 
-@dataclass(slots=True)
-class _Breaker:
-    cause: str
-    probe_at: float | None
-    probe: int | None = None
-
-
 class Governor:
     """One (key, model). `most` requests are in flight at most; `known` is what the account's tier allows.
 
     `why` is the reason of the first limit, where the default one would not be it. `share` of a minute's limit may be
-    used at once. `max_wait` is how long a call waits at the gate in all, in
-    seconds: what takes longer is parked, not waited for. Times are any clock that never goes back; `dice` is in
-    [0, 1).
+    used at once. `max_wait` is how long a call waits at the gate in all, in seconds: what takes longer is parked, not
+    waited for. Times are of any clock that never goes back; `dice` is in [0, 1).
     """
 
     def __init__(
@@ -93,7 +86,7 @@ class Governor:
         self._sent: dict[int, _Sent] = {}
         self._rates = Rates(known, share)
         self._gate = Gate()
-        self._breaker: _Breaker | None = None
+        self._breaker = Breaker()
         #: A journal was folded in, and no time of this process is known yet.
         self._resumed = False
 
@@ -111,9 +104,8 @@ class Governor:
         """Why nothing like this will be sent within `max_wait`: the breaker is open, or the upstream asks for
         longer."""
         breaker = self._breaker
-        if breaker is not None and not self._may_probe(breaker, now):
-            left = None if breaker.probe_at is None else max(0.0, breaker.probe_at - now)
-            return ModelDenied(breaker.cause, kind="breaker", retry_after=left, served=False)
+        if breaker.stops(now):
+            return ModelDenied(breaker.cause, kind="breaker", retry_after=breaker.left(now), served=False)
         seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now))
         if seconds <= self.max_wait:
             return None
@@ -127,7 +119,7 @@ class Governor:
 
     def delay(self, tokens: int, now: float) -> Delay | None:
         """How long a request of this many tokens has to wait; None: not at all."""
-        if self._breaker is not None and not self._may_probe(self._breaker, now):
+        if self._breaker.stops(now):
             return Delay(math.inf, self._breaker.cause)
         seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now), self._aimd.wait(now))
         if seconds > 0:
@@ -169,8 +161,7 @@ class Governor:
         if sent is None:
             return []
         facts = self.accepted(ticket, stated, now=now)
-        if self._breaker is not None and self._breaker.probe == ticket:
-            facts += self._all(BreakerClosed(self.model, now))
+        facts += self._answered_probe(ticket, now)
         self._ended(ticket, sent.tokens if tokens is None else max(0, tokens), now)
         if sent.burst == self._burst:
             self._aimd.answered()
@@ -242,14 +233,8 @@ class Governor:
         return [] if change is None else self._all(LimitSet(self.resource, *change))
 
     def _answered_probe(self, ticket: int, now: float) -> list[Fact]:
-        """A refusal for a rate or for load says that key and quota are fine again."""
-        if self._breaker is None or self._breaker.probe != ticket:
-            return []
-        return self._all(BreakerClosed(self.model, now))
-
-    @staticmethod
-    def _may_probe(breaker: _Breaker, now: float) -> bool:
-        return breaker.probe is None and breaker.probe_at is not None and now >= breaker.probe_at
+        """An answer to the probe, even a refusal for a rate or for load, says that key and quota are fine again."""
+        return self._all(BreakerClosed(self.model, now)) if self._breaker.probe == ticket else []
 
     # -- learning ------------------------------------------------------------------------------------------
 
@@ -302,8 +287,7 @@ class Governor:
         self._rates.take(tokens, now)
         self._gate.admitted(ticket, now, self.concurrency)
         self._aimd.admitted(len(self._sent), now)
-        if self._breaker is not None:
-            self._breaker.probe = ticket
+        self._breaker.admitted(ticket)
 
     def _ended(self, ticket: int, tokens: int, now: float) -> None:
         """`tokens` is what the rates are charged for it in the end."""
@@ -311,8 +295,7 @@ class Governor:
         self._aimd.accepted -= sent.accepted
         self._rates.give_back(sent.tokens, tokens, now)
         self._gate.ended(ticket)
-        if self._breaker is not None and self._breaker.probe == ticket:
-            self._breaker.probe = None
+        self._breaker.ended(ticket)
 
     # -- facts ---------------------------------------------------------------------------------------------
 
@@ -344,8 +327,10 @@ class Governor:
                 self._gate.open(event)
                 self._rates.anchor(event.at)
                 self._resumed = False
-            case BreakerOpened() | BreakerClosed():
-                self._breaker = _Breaker(event.cause, event.probe_at) if isinstance(event, BreakerOpened) else None
+            case BreakerOpened():
+                self._breaker.open(event.cause, event.probe_at)
+            case BreakerClosed():
+                self._breaker.close()
             case _:
                 pass
 
@@ -364,8 +349,8 @@ class Governor:
         self._gate.restart()
         self._rates.restart()
         self._aimd.restart(refused=self._burst > 0)
+        self._breaker.close()
         self._resumed = True
-        self._breaker = None
 
     # -- questions -----------------------------------------------------------------------------------------
 
@@ -392,7 +377,8 @@ class Governor:
             "sent": self._sent,
             "rates": self._rates,
             "gate": self._gate,
-            "breaker": (self._breaker, self._resumed),
+            "breaker": self._breaker,
+            "resumed": self._resumed,
         }
 
     def __eq__(self, other: object) -> bool:

@@ -8,7 +8,7 @@ Providers keep a prefix for 5 to 30 minutes (measured on Moonshot's coding endpo
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Literal
 
 from centuria.events import Event, Fact, PrefixSet, RunResumed
 
@@ -58,7 +58,7 @@ class WarmUp:
             return []
         return self._set(prefix, "cold", "", now, now)
 
-    def _set(self, prefix: str, state: Any, by: str, now: float, until: float) -> list[Fact]:
+    def _set(self, prefix: str, state: Literal["cold", "warming", "warm"], by: str, now: float, until: float) -> list[Fact]:
         fact = PrefixSet(self._model, prefix, state, by, now, until)
         self.apply(fact)
         return [fact]
