@@ -13,7 +13,7 @@ def strict_json(text: str) -> Any:
     NaN and Infinity are no JSON, and a number that is too large to be one would become infinite: whoever writes such a
     value again writes what no other reader takes.
     """
-    return json.loads(text, parse_constant=_refuse, parse_float=_finite)
+    return _DECODER.decode(text)
 
 
 def _refuse(name: str) -> NoReturn:
@@ -25,3 +25,7 @@ def _finite(text: str) -> float:
     if math.isinf(value):
         raise ValueError(f"{text[:40]} is too large for a number")
     return value
+
+
+#: Made once: `json.loads` makes another for every text that it is given hooks for.
+_DECODER = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite)
