@@ -14,11 +14,11 @@ from centuria.core.templates import find_json
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Message, ToolCall, ToolSpec, Usage
 from centuria.model.answer import AnswerDecoder
-from centuria.model.wire import encode_request, identity
+from centuria.model.wire import identity
 from centuria.ports import ChatRequest
 from centuria.settings import Endpoint
 from centuria.testing.upstream import FakeUpstream, HttpError, Reply, Text
-from tests.model.kit import KEY, ask, caller, desk
+from tests.model.kit import KEY, ask, body_of, caller, desk
 
 ENDPOINT = Endpoint("fake", "http://upstream.test/v1", "m")
 DONE = b"data: [DONE]\n\n"
@@ -115,12 +115,18 @@ def test_the_key_is_not_kept_where_an_upstream_names_its_model_by_it() -> None:
     assert KEY not in repr(got) and got.served_by == "model-***"
 
 
+def test_a_placeholder_for_a_key_is_not_blotted_out_of_the_models_name() -> None:
+    decoder = AnswerDecoder(secret="kimi")
+    decoder.feed(chunk({"content": "Hi"}, "stop", model="kimi-k2.5") + DONE)
+    assert decoder.finish().served_by == "kimi-k2.5"
+
+
 @pytest.mark.parametrize("text", ['{"n": NaN}', '{"n": -Infinity}', '{"n": 1e999}', '{"n": [-1e400]}'])
 def test_what_is_no_number_of_json_is_neither_an_argument_nor_an_answer(text: str) -> None:
     with pytest.raises(BadArguments):
         parse_arguments(text)
     assert find_json(text) is None and find_json(f"Here it is:\n```json\n{text}\n```") is None
-    sent = json.loads(encode_request(ENDPOINT, talk(text), 100), parse_constant=pytest.fail)
+    sent = json.loads(body_of(ENDPOINT, talk(text), 100), parse_constant=pytest.fail)
     assert json.loads(sent["messages"][1]["tool_calls"][0]["function"]["arguments"]) == {"invalid_json": text}
 
 
@@ -131,7 +137,7 @@ def test_what_is_no_number_of_json_is_neither_an_argument_nor_an_answer(text: st
 @pytest.mark.parametrize("risky", ["\\u0000", "\\ud83d", "\\ud83d\\ude00"])
 def test_a_call_nested_however_deeply_is_sent_back_or_told_and_never_breaks_its_agent(depth: int, risky: str) -> None:
     request = talk(f'{{"a": {"[" * depth}"{risky}"{"]" * depth}}}')
-    body = encode_request(ENDPOINT, request, 100)
+    body = body_of(ENDPOINT, request, 100)
     assert isinstance(json.loads(json.loads(body)["messages"][1]["tool_calls"][0]["function"]["arguments"]), dict)
     assert identity(request)
 
@@ -141,7 +147,7 @@ def test_a_schema_nested_too_deeply_to_be_written_is_a_refusal() -> None:
     for _ in range(3000):
         schema = {"items": schema}
     with pytest.raises(ModelRefused) as caught:
-        encode_request(ENDPOINT, talk("{}", (ToolSpec("f", "", schema),)), 100)
+        body_of(ENDPOINT, talk("{}", (ToolSpec("f", "", schema),)), 100)
     assert (caught.value.kind, caught.value.served) == ("encode", False)
 
 

@@ -20,6 +20,7 @@ from centuria.events import CallClosed, CallOpened, Event, Notice, TextDelta, fo
 from centuria.messages import DOLLAR, CallKey, Message, Pico
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
+from centuria.model.wire import RequestWriter, identity
 from centuria.ports import Caller, ChatRequest, Transport
 from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.stream import Item, Stream, Subscription
@@ -141,6 +142,11 @@ async def desk(upstream: FakeUpstream, **more: Any) -> AsyncIterator[Desk]:
 
 def ask(text: str = "Hi", *, max_tokens: int = 2000, **more: Any) -> ChatRequest:
     return ChatRequest((Message("user", text),), max_tokens=max_tokens, **more)
+
+
+def body_of(endpoint: Endpoint, request: ChatRequest, max_tokens: int = 100) -> bytes:
+    """What is sent for it."""
+    return RequestWriter(endpoint).write(request, identity(request), max_tokens)
 
 
 def caller(task: str = "t", turn: int = 0, *, node: str = "run", index: int = 0) -> Caller:

@@ -10,11 +10,10 @@ from centuria.errors import ModelRefused, ModelUnavailable
 from centuria.events import CallClosed, Record
 from centuria.messages import Completion, Message, ToolSpec
 from centuria.model.rehearsal import RehearsalTransport
-from centuria.model.wire import encode_request
 from centuria.ports import Caller, ChatRequest, HttpRequest
 from centuria.settings import Endpoint, Rehearsal, ScriptedCall, ScriptedTurn
 from centuria.testing.clock import virtual_clock
-from tests.model.kit import QUICK, Desk, ask, caller
+from tests.model.kit import QUICK, Desk, ask, body_of, caller
 
 ROWS: dict[str, dict[str, Any]] = {"AAPL": {"Name": "Apple Inc.", "Price": 231.5}, "merge": {"count": 2}}
 FIND = ToolSpec("db__find", "Find a row.", {"type": "object"})
@@ -205,7 +204,7 @@ async def test_the_same_seed_gives_the_same_answers_and_faults_and_another_does_
 @virtual_clock
 async def test_the_bytes_of_an_answer_are_the_same_every_time() -> None:
     request = ChatRequest((Message("user", "Go"),), (FIND, ADD))
-    body = encode_request(Endpoint("x", "http://x", "m"), request, 100)
+    body = body_of(Endpoint("x", "http://x", "m"), request, 100)
 
     async def answer() -> bytes:
         http = HttpRequest("POST", "http://x", {}, body, caller=Caller(caller("AAPL").key, "run"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import Completion, Message, ToolCall, Usage, safe_text
 from centuria.model.alike import Alike
-from centuria.model.failures import Complaint, as_text, blot, judge, read_complaint
+from centuria.model.failures import Complaint, as_text, blot, judge, read_complaint, without
 from centuria.model.sse import EventDecoder, ServerSentEvent
 from centuria.model.toolcalls import ToolCallMerger, number_of
 from centuria.model.usage import most_of, usage_from
@@ -130,7 +130,7 @@ class AnswerDecoder:
         the caps."""
         self._size += len(data)
         if self._size > (ANSWER_CAP if self._document is None else DOCUMENT_CAP):
-            raise ModelRefused("The answer is larger than any answer may be.", kind="too_large", partial=self.partial)
+            raise self._too_large()
         if self.done:
             return []
         if not self._decided:
@@ -167,7 +167,12 @@ class AnswerDecoder:
         finish = self._ending(calls)
         text, reasoning = self._text.whole(), self._reasoning.whole() if self._reasoning.seen else None
         if finish == "content_filter":
-            raise ModelRefused("The upstream's content filter stopped the answer.", kind=finish, partial=text)
+            raise ModelRefused(
+                "The upstream's content filter stopped the answer.",
+                kind=finish,
+                partial=text,
+                remedy="Change what the prompt asks for, or ask another model.",
+            )
         if finish == "error":
             raise ModelUnavailable("The upstream ended its answer with an error.", kind=finish, partial=text)
         if not self._finish and len(calls) < len(self._calls):
@@ -248,8 +253,7 @@ class AnswerDecoder:
         self._sampled += isinstance(choices, list) or "usage" in chunk
         served_by = chunk.get("model")
         if isinstance(served_by, str) and served_by and served_by != self.served_by:
-            hidden = served_by.replace(self._secret, "***") if self._secret else served_by
-            self.served_by = safe_text(hidden)[:200]
+            self.served_by = safe_text(without(served_by, self._secret))[:200]
         usage, written = usage_from(chunk.get("usage")), self._length + self._fragments
         if choice is not None:
             usage = usage or usage_from(choice.get("usage"))
@@ -290,11 +294,19 @@ class AnswerDecoder:
     def _append(self, text: str, pieces: list[Piece], *, reasoning: bool) -> None:
         self._length += len(text)
         if self._length > self._text_cap:
-            raise ModelRefused("The answer is larger than any answer may be.", kind="too_large")
+            raise self._too_large()
         added = (self._reasoning if reasoning else self._text).add(text)
         if added:
             self.begun = True
             pieces.append(Piece(added, reasoning))
+
+    def _too_large(self) -> ModelError:
+        return ModelRefused(
+            "The answer is larger than any answer may be.",
+            kind="too_large",
+            partial=self.partial,
+            remedy="Lower max_tokens; if it stays so, the upstream does not end its answers.",
+        )
 
     def _rubbish(self, why: str) -> ModelError:
         return ModelUnavailable(

@@ -29,7 +29,8 @@ _EVENT = re.compile(rb"^data:", re.MULTILINE)
 _DELTA = re.compile(
     rb'"(content|reasoning_content|reasoning|arguments|refusal|text)"\s*:\s*"((?:[^"\\]|\\.)*)"', re.DOTALL
 )
-#: Shorter values are placeholders ("none", "ollama") that texts may well hold.
+#: Shorter values are placeholders ("none", "ollama") that texts may well hold, and what is covered is lost to a replay:
+#: so this is more than the shortest key that an error hides.
 _SHORTEST = 8
 
 

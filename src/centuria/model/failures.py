@@ -23,6 +23,7 @@ _KEY = re.compile(
 )
 #: Controls of either set, line separators and reversals of direction: none of them belongs into one line of an error.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_SHORTEST = 6
 _QUOTA = (
     "exceeded_current_quota",
     "insufficient_quota",
@@ -154,9 +155,12 @@ def judge(
 
 def blot(text: str, secret: str = "") -> str:
     """The text without anything that is, or looks like, a key; one line."""
-    if len(secret) >= 6:
-        text = text.replace(secret, "***")
-    return _CONTROL.sub(" ", _KEY.sub("***", safe_text(text[:20_000])))
+    return _CONTROL.sub(" ", _KEY.sub("***", safe_text(without(text, secret)[:20_000])))
+
+
+def without(text: str, secret: str) -> str:
+    """The text with this very key blotted out. Shorter ones are placeholders, and parts of many words."""
+    return text.replace(secret, "***") if len(secret) >= _SHORTEST else text
 
 
 def _status_of(kind: str) -> int:

@@ -32,19 +32,17 @@ class RequestWriter:
         self._endpoint = endpoint
         self._tools: dict[int, tuple[tuple[ToolSpec, ...], str]] = {}
 
-    def write(self, request: ChatRequest, conversation: str, max_tokens: int, *, stream: bool = True) -> bytes:
-        """The request's body; `conversation` is its `identity`. Fields of fixed sampling are not sent unless
-        `endpoint.sampling` says so.
+    def write(self, request: ChatRequest, conversation: str, max_tokens: int) -> bytes:
+        """The body of a request for a stream; `conversation` is its `identity`. Fields of fixed sampling are not sent
+        unless `endpoint.sampling` says so.
 
         Text is made safe: lone surrogates and NUL become U+FFFD. Tools go before messages, as providers put them
         into the prompt, so that the bytes of two turns share the prefix that their prompts share. Raises
         `ModelRefused` (kind "encode") where a tool's schema cannot be written as JSON.
         """
-        last: dict[str, Any] = {self._endpoint.limit_field: max_tokens, "stream": stream}
-        if stream:
-            last["stream_options"] = {"include_usage": True}
+        last = {self._endpoint.limit_field: max_tokens, "stream": True, "stream_options": {"include_usage": True}}
         first = {**self._endpoint.sampling, "model": request.model or self._endpoint.model}
-        for name in ("tools", "messages", *last):
+        for name in ("tools", "messages", *last):  # the object is written in parts, where a name would stand twice
             first.pop(name, None)
         tools = f',"tools":{self._written(request.tools)}' if request.tools else ""
         return f'{_dump(first)[:-1]}{tools},"messages":{conversation},{_dump(last)[1:]}'.encode()
@@ -61,11 +59,6 @@ class RequestWriter:
             # The list is kept as well, so that its id is no other's.
             known = self._tools[id(tools)] = tools, _dump(specs)
         return known[1]
-
-
-def encode_request(endpoint: Endpoint, request: ChatRequest, max_tokens: int, *, stream: bool = True) -> bytes:
-    """One body, as a `RequestWriter` writes it."""
-    return RequestWriter(endpoint).write(request, identity(request), max_tokens, stream=stream)
 
 
 def identity(request: ChatRequest) -> str:
@@ -94,7 +87,12 @@ def _dump(body: Any) -> str:
 
 
 def _unwritable(error: Exception) -> ModelRefused:
-    return ModelRefused(f"The request cannot be written as JSON: {error}.", kind="encode", served=False)
+    return ModelRefused(
+        f"The request cannot be written as JSON: {error}.",
+        kind="encode",
+        served=False,
+        remedy="Look for a value that JSON does not have in the schema of a tool or in `sampling`.",
+    )
 
 
 def _without_nul(value: Any) -> Any:
