@@ -154,7 +154,9 @@ class Hold:
 
 
 def _refused(event: SlotRejected) -> SlotRefused:
-    return SlotRefused(f"No slot of {event.resource}: {event.reason}.")
+    return SlotRefused(
+        f"No slot of {event.resource}: {event.reason}.", remedy="Raise its limit, or let fewer agents work at once."
+    )
 
 
 def too_late(resource: str, patience: float | None) -> SlotRefused:

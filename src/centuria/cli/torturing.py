@@ -23,7 +23,7 @@ def torture(options: argparse.Namespace) -> int:
     endpoint = _endpoint(options)
     rows = checks(endpoint, skip=options.skip.split(",") if options.skip else ())
     if not rows:
-        raise ConfigurationError("--skip leaves nothing to try.")
+        raise ConfigurationError("--skip leaves nothing to try.", remedy="Skip fewer words.")
     _say_cost(endpoint, rows)
     if not options.yes and not _agreed():
         print("centuria: nothing was sent.", file=sys.stderr)

@@ -1,7 +1,7 @@
 """The breaker of one model: a denied key, permission or quota ends all sending. Pure.
 
-Where the denial says for how long, one probe goes after that time: its answer closes the breaker, another denial opens it
-anew, and a probe that came to nothing may be sent again.
+Where the denial says for how long, one probe goes after that time: its answer closes the breaker, another denial opens
+it anew, and a probe that came to nothing may be sent again.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from typing import Literal
 
 from centuria.events import Event, Fact, PrefixSet, RunResumed
 
+State = Literal["cold", "warming", "warm"]
+
 #: Tokens that a shared prefix has to have: shorter ones are not cached.
 LEAST = 1024
 #: Prefixes that are remembered: the oldest are forgotten, which costs one warm-up.
@@ -58,7 +60,7 @@ class WarmUp:
             return []
         return self._set(prefix, "cold", "", now, now)
 
-    def _set(self, prefix: str, state: Literal["cold", "warming", "warm"], by: str, now: float, until: float) -> list[Fact]:
+    def _set(self, prefix: str, state: State, by: str, now: float, until: float) -> list[Fact]:
         fact = PrefixSet(self._model, prefix, state, by, now, until)
         self.apply(fact)
         return [fact]

@@ -124,7 +124,10 @@ class ModelClient:
         `PriceMissing` for another model than the one that the price is for.
         """
         if self._price is not None and request.model not in (None, self._endpoint.model):
-            raise PriceMissing(f"There is a cap, but no price for the model {request.model}.")
+            raise PriceMissing(
+                f"There is a cap, but no price for the model {request.model}.",
+                remedy=f"This client knows the price of {self._endpoint.model} alone: ask that, or set no cap.",
+            )
         conversation = identity(request)
         mark = fingerprint(conversation)
         done = self._calls.find(caller.key, mark)

@@ -328,4 +328,6 @@ def _make(path: Path) -> int:
         ) from None
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or "no file can have this name"
-        raise ConfigurationError(f"The recording {path} cannot be made: {why}.") from None
+        raise ConfigurationError(
+            f"The recording {path} cannot be made: {why}.", remedy="Give --record a name in a folder of yours."
+        ) from None

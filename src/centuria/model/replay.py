@@ -78,7 +78,12 @@ class Recording:
                 return found
         except (OSError, ValueError, Damaged, ConfigurationError):
             pass
-        raise ModelRefused(f"The recording {self.path} has changed under its reader.", kind="recording", served=False)
+        raise ModelRefused(
+            f"The recording {self.path} has changed under its reader.",
+            kind="recording",
+            served=False,
+            remedy="Nothing may write to it or replace it while it is replayed.",
+        )
 
     def _index(self) -> None:
         offset, number = 0, 0
@@ -141,7 +146,9 @@ def _open(path: Path) -> BinaryIO:
 
 def _unreadable(path: Path, error: Exception) -> ConfigurationError:
     why = getattr(error, "strerror", None) or "no file can have this name"
-    return ConfigurationError(f"The recording {path} cannot be read: {why}.")
+    return ConfigurationError(
+        f"The recording {path} cannot be read: {why}.", remedy="Give a file that --record wrote and that you may read."
+    )
 
 
 class ReplayTransport:
