@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, AnyStr
 
 _SHOWN = 40
 
@@ -17,6 +17,18 @@ def first_difference(recorded: bytes, asked: bytes) -> str:
     except (ValueError, RecursionError):
         found = ""
     return found or "byte " + _of_texts(recorded.decode("latin-1"), asked.decode("latin-1"))
+
+
+def shared(one: AnyStr, two: AnyStr) -> int:
+    """How many characters, or bytes, both begin with. Slices are compared, which is faster than one after another."""
+    low, high = 0, min(len(one), len(two))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[:middle] == two[:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
 
 
 def _walk(one: Any, two: Any) -> str:
@@ -50,15 +62,9 @@ def _join(path: str, name: str) -> str:
 
 def _of_texts(one: str, two: str) -> str:
     """Place and surroundings of the first character that differs."""
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == two[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    start = max(0, low - _SHOWN // 4)
-    return f"{low}: recorded {_short(one[start : start + _SHOWN + 1])}, now {_short(two[start : start + _SHOWN + 1])}"
+    place = shared(one, two)
+    start = max(0, place - _SHOWN // 4)
+    return f"{place}: recorded {_short(one[start : start + _SHOWN + 1])}, now {_short(two[start : start + _SHOWN + 1])}"
 
 
 def _short(value: Any) -> str:

@@ -21,6 +21,7 @@ from centuria.core.examples import example_of
 from centuria.core.templates import fill, fill_all, look_up, unfill
 from centuria.core.toolsearch import CALL_TOOL
 from centuria.errors import JobError, ModelUnavailable
+from centuria.model.difference import shared
 from centuria.ports import HttpRequest, HttpResponse
 from centuria.settings import MERGE, Rehearsal, ScriptedCall, ScriptedTurn
 
@@ -136,7 +137,7 @@ class RehearsalTransport:
         """Four bytes a token; what the task's last request began with the same is cached."""
         last = self._last_body.get(task, b"")
         self._last_body[task] = body
-        return {"prompt_tokens": max(1, len(body) // 4), "cached_tokens": _shared(last, body) // 4}
+        return {"prompt_tokens": max(1, len(body) // 4), "cached_tokens": shared(last, body) // 4}
 
     # -- the script ----------------------------------------------------------------------------------------
 
@@ -280,18 +281,6 @@ def _echo(messages: Sequence[Body]) -> str:
     asked = next((message.get("content") for message in messages if message.get("role") == "user"), "")
     lines = str(asked or "").strip().splitlines()
     return f"This is a rehearsal: no model was asked. The task was: {lines[0][:200] if lines else '(nothing)'}"
-
-
-def _shared(one: bytes, two: bytes) -> int:
-    """The number of bytes that both begin with."""
-    low, high = 0, min(len(one), len(two))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[:middle] == two[:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
 
 
 def _chunk(model: Any, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:

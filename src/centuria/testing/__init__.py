@@ -1,6 +1,7 @@
 """The public kit for tests of what calls models and tools: second implementations of each port, not mocks.
 
 upstream    a model provider on loopback that answers as scripted, misbehaves as told, and keeps the books
+transport   the same in memory, on virtual time, for ten thousand calls
 scripted    a model that answers from a script
 tools       a tool host of Python functions
 mcp         an MCP server with seeded faults, over stdio and streamable HTTP

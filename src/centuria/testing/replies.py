@@ -151,6 +151,22 @@ Reply = Answer | Document | HttpError | Raw | Verbatim | Written | Late | Cut | 
 Script = Callable[[dict[str, Any]], Reply]
 
 
+def say_hello(body: Mapping[str, Any]) -> Text:
+    """The script of whoever gives none."""
+    return Text("Hello.")
+
+
+def counted(answer: Answer, prompt: int) -> Usage:
+    """The usage that an answer states, or, where it states nothing, one that is counted from its bytes."""
+    stated = answer.usage
+    if stated is not None and (stated.prompt or stated.output):
+        return stated
+    written = answer.text + (answer.reasoning or "")
+    if isinstance(answer, Calls):
+        written += "".join(name + arguments for name, arguments in answer.calls)
+    return Usage(prompt=prompt, output=max(1, len(written.encode("utf-8", "surrogatepass")) // 4))
+
+
 # -- the dialect -----------------------------------------------------------------------------------------------------
 
 

@@ -26,7 +26,7 @@ from typing import Any, Literal, get_args
 from centuria.errors import ModelRefused, ModelUnavailable
 from centuria.messages import Pico, Usage
 from centuria.ports import HttpRequest, HttpResponse
-from centuria.testing.replies import Answer, Calls, Text, chunks, error
+from centuria.testing.replies import Answer, chunks, counted, error, say_hello
 
 __all__ = ["Broken", "Entry", "Fate", "Faults", "Provider", "Tariff", "as_it_pleases", "complaint"]
 
@@ -127,10 +127,6 @@ class Entry:
     charge: Pico = 0
     told: bool = False
     end: End = "open"
-
-
-def say_hello(body: Mapping[str, Any]) -> Answer:
-    return Text("Hello.")
 
 
 class Provider:
@@ -272,16 +268,12 @@ class _Sale:
 
     def _count(self, prompt: int) -> Usage:
         """The usage of the whole answer: as it is stated, or counted."""
-        stated = self._answer.usage
-        if stated is not None and (stated.prompt or stated.output):
-            return stated
-        written = self._answer.text + (self._answer.reasoning or "")
-        if isinstance(self._answer, Calls):
-            written += "".join(name + arguments for name, arguments in self._answer.calls)
-        output = max(1, len(written.encode()) // 4)
-        if output > self._most:
-            raise ValueError(f"The script answers {output} tokens where {self._most} are allowed.")
-        return Usage(prompt, cached=int(prompt * self.dice.random()), output=output)
+        usage = counted(self._answer, prompt)
+        if usage is self._answer.usage:
+            return usage
+        if usage.output > self._most:
+            raise ValueError(f"The script answers {usage.output} tokens where {self._most} are allowed.")
+        return replace(usage, cached=int(prompt * self.dice.random()))
 
     def writes(self) -> list[bytes]:
         """The body in the pieces in which it will be written; without its end where it is to break off."""

@@ -46,8 +46,10 @@ from centuria.testing.replies import (
     Written,
     as_json,
     chunks,
+    counted,
     document,
     error,
+    say_hello,
 )
 
 __all__ = [
@@ -72,10 +74,6 @@ __all__ = [
 
 Bill = Literal["begun", "sent"]
 _NO_JSON = HttpError(400, "invalid_request_error", "The body of the request is no JSON object.")
-
-
-def say_hello(body: dict[str, Any]) -> Reply:
-    return Text("Hello.")
 
 
 # -- the server ----------------------------------------------------------------------------------------------
@@ -326,15 +324,7 @@ class FakeUpstream:
         return usage
 
     def _usage(self, answer: Answer, seen: Seen) -> Usage:
-        """The usage of an answer: what it states, or counted from its bytes where it states nothing."""
-        stated = answer.usage
-        if stated is not None and (stated.prompt or stated.output):
-            return stated
-        written = answer.text + (answer.reasoning or "")
-        if isinstance(answer, Calls):
-            written += "".join(name + arguments for name, arguments in answer.calls)
-        output = max(1, len(written.encode("utf-8", "surrogatepass")) // 4)
-        return Usage(prompt=self.tokenise(seen.body), output=output)
+        return counted(answer, self.tokenise(seen.body))
 
     def _id(self) -> str:
         return f"chatcmpl-{next(self._answers)}"

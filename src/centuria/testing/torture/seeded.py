@@ -6,7 +6,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from centuria.testing.replies import Reply
+from centuria.core.ratelimits import read_refusal
+from centuria.testing.replies import HttpError, Reply
 from centuria.testing.torture.row import OK, Row
 from centuria.testing.torture.rows import ROWS
 from centuria.testing.upstream import Script
@@ -25,8 +26,12 @@ def recoverable(rows: Sequence[Row] = ROWS) -> tuple[Reply, ...]:
         and row.wants[0].text == OK.text
         and not callable(row.streamed[0])
         and not row.wants[0].waits
-        and "reached max" not in row.name
+        and not _states_a_limit(row.streamed[0])
     )
+
+
+def _states_a_limit(reply: Reply) -> bool:
+    return isinstance(reply, HttpError) and read_refusal(reply.message).limit != ""
 
 
 def seeded(
