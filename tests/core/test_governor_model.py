@@ -277,7 +277,8 @@ class GovernorMachine(RuleBasedStateMachine):
         if self.broken is not None:
             if self.broken.probe_at is None:
                 assert self.live.denial(0, self.now + 1e9) is not None
-                assert self.live.admit(-1, 0, now=self.now + 1e9)[-1:] == [] or self.closed is not None
+                self.live.admit(-1, 0, now=self.now + 1e9)
+                assert not self.live.is_admitted(-1)
                 return
             self.now = max(self.now, self.broken.probe_at)
         for _ in range(10):

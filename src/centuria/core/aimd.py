@@ -18,6 +18,7 @@ START, STEP = 5, 20
 #: While it doubles: so many may start within no time, and this many times the limit in a second. A wave that is
 #: spread meets its first refusal before all of it is sent.
 _AT_ONCE, _SPREAD = 5, 4
+_LEARNED = "learned before the run was resumed"
 
 
 @dataclass(slots=True)
@@ -56,11 +57,13 @@ class Aimd:
     def first(self) -> str:
         """The reason of the limit that a process starts with."""
         if self.limit != self._start():
-            return "learned before the run was resumed"
+            return _LEARNED
         if self.why:
             return self.why
         if self.limit == self.most:
             return f"limits.concurrency = {self.most}"
+        if self.known is None and not self.doubling:  # it came down to where it once began
+            return _LEARNED
         if self.known is None:
             return f"the account's limits are not known: {START} at first, doubling until it is refused"
         return f"the account's concurrency is {self.known}"
