@@ -155,6 +155,17 @@ def test_a_limit_that_was_never_used_up_is_not_raised() -> None:
     assert desk.governor.concurrency == 5
 
 
+def test_answers_of_a_lull_are_no_part_of_the_window_that_follows() -> None:
+    desk = Desk(most=100, known=RateLimits(concurrency=8))
+    for _ in range(20):
+        desk.succeed(desk.next())
+    first, *others = desk.fill()
+    desk.succeed(first)
+    assert desk.governor.concurrency == 8
+    desk.succeed(*others)
+    assert desk.governor.concurrency == 9
+
+
 def test_answers_that_are_too_quick_to_be_many_at_once_raise_it_too() -> None:
     desk = Desk()
     while desk.governor.concurrency < 100 and desk.now < 10:

@@ -73,8 +73,8 @@ def make(like: Governor) -> Governor:
 @settings(max_examples=60, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck))
 class GovernorMachine(RuleBasedStateMachine):
     @initialize(
-        most=st.sampled_from([1, 4, 40]),
-        concurrency=st.sampled_from([None, 1, 3, 100]),
+        most=st.sampled_from([40, 4, 1]),
+        concurrency=st.sampled_from([None, 3, 100, 1]),
         rates=st.booleans(),
     )
     def begin(self, most: int, concurrency: int | None, rates: bool) -> None:
@@ -155,6 +155,24 @@ class GovernorMachine(RuleBasedStateMachine):
             if blocked is None and not any(isinstance(fact, GateOpened) for fact in facts):
                 assert admitted
             assert not (admitted and self.broken is None and self.live.denial(0, self.now))
+
+    @rule(several=st.integers(1, 12), tokens=st.integers(0, 500))
+    def send(self, several: int, tokens: int) -> None:
+        """As a crowd does: one after another, each as soon as it may."""
+        for _ in range(several):
+            delay = self.live.delay(tokens, self.now)
+            if delay is not None and not delay.seconds <= 90:
+                return
+            self.now += 0.0 if delay is None else delay.seconds
+            self.admit(tokens, 1)
+
+    @precondition(lambda self: self.flying)
+    @rule(used=st.integers(0, 500))
+    def answer_all(self, used: int) -> None:
+        for ticket in sorted(self.flying):
+            tokens = min(used, self.flying[ticket])
+            self.keep(self.live.accepted(ticket, Stated(), now=self.now))
+            self.over(ticket, tokens, self.live.succeeded(ticket, tokens, Stated(), now=self.now))
 
     def pick(self, data: st.DataObject) -> int:
         return data.draw(st.sampled_from(sorted(self.flying)))

@@ -88,6 +88,12 @@ def test_of_two_members_of_one_name_the_last_counts_here_too() -> None:
     assert alike.text(other) in (None, "b")
 
 
+def test_a_text_that_stands_elsewhere_in_the_chunk_too_is_not_looked_for_there() -> None:
+    first, second = chunk("kimi"), chunk("kimi", model="another")
+    told = learned(first).text(json.dumps(second))
+    assert told in (None, "kimi"), "the model's name is not the answer"
+
+
 def test_a_count_that_text_came_after_is_no_count_of_the_whole_answer() -> None:
     counted = {**chunk(""), "choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}}
     stop = chunk("", choices=[{"index": 0, "delta": {}, "finish_reason": "stop"}])
