@@ -154,15 +154,16 @@ async def test_a_schema_that_no_provider_takes_costs_its_tool_alone(tmp_path: Pa
         run = await (await begin(tmp_path, "run", job, "--yes", env={"CENTURIA_API_KEY": "value-of-the-key-123"})).end()
     assert run.code == 0, run.err
     offered = {tool["function"]["name"]: tool["function"]["parameters"] for tool in bodies(upstream)[0]["tools"]}
-    assert "raw__endless" not in offered and len(offered) == 12
+    assert not offered.keys() & {"raw__endless", "raw__text_only"} and len(offered) == 12
     assert all(kimi(schema) == [] for schema in offered.values())
     assert offered["raw__filter"]["properties"]["text"] == {"type": "string", "description": '[format: "uri"]'}
     assert "no tool 'raw__endless'" in ended[0]
     assert "0 is less than or equal to the minimum of 0" in ended[1], "the tool's own schema judges the arguments"
     assert "The tool endless of raw is left out: its input schema has 300," in run.out + run.err
+    assert "The tool text_only of raw is left out: What the server says of it is not valid" in run.out + run.err
     listed = await centuria(tmp_path, "tools", job)
     assert "raw__filter" in listed.out and "raw__endless" not in listed.out
-    assert "The tool endless of raw is left out" in listed.err
+    assert "The tool endless of raw is left out" in listed.err and "The tool text_only of raw" in listed.err
     checked = await centuria(tmp_path, "doctor", job, "--offline", env={"CENTURIA_API_KEY": "value-of-the-key-123"})
     assert "endless is left out: its input schema has 300," in checked.out
 

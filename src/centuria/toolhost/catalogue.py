@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -14,12 +13,12 @@ from mcp_types import methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
-logger = logging.getLogger(__name__)
-
 #: Pages of a catalogue; a cursor that comes again ends it too.
 MAX_PAGES = 100
 #: Tools of one server; nobody could choose among more.
 MAX_TOOLS = 10_000
+#: Tools that are none, of which the names are kept.
+MAX_TOLD = 100
 
 
 async def list_tools(session: ClientSession) -> list[types.Tool]:
@@ -38,31 +37,38 @@ async def list_tools(session: ClientSession) -> list[types.Tool]:
     return [found[name] for name in sorted(found)][:MAX_TOOLS]
 
 
-def without_bad_tools(result: dict[str, Any], version: str | None) -> dict[str, Any]:
-    """A page of a catalogue without the tools that are none: the SDK would refuse the whole page."""
+def without_bad_tools(result: dict[str, Any], version: str | None, bad: dict[str, str]) -> dict[str, Any]:
+    """A page of a catalogue without the tools that are none: the SDK would refuse the whole page.
+
+    `bad` is told of them, by name, and why.
+    """
     tools = result.get("tools")
     version = version or LATEST_HANDSHAKE_VERSION
-    if not isinstance(tools, list) or _legal(result, version):
+    if not isinstance(tools, list) or not _fault(result, version):
         return result
     kept = []
     for tool in tools:
-        if _legal({**result, "tools": [tool]}, version):
+        fault = _fault({**result, "tools": [tool]}, version)
+        if not fault:
             kept.append(tool)
-        else:
+        elif len(bad) < MAX_TOLD:
             name = tool.get("name") if isinstance(tool, Mapping) else tool
-            logger.warning("Tool %.100s is left out: what the server says of it is not valid.", name)
+            bad[str(name)[:100]] = f"What the server says of it is not valid{fault}."
     return {**result, "tools": kept}
 
 
-def _legal(result: dict[str, Any], version: str) -> bool:
+def _fault(result: dict[str, Any], version: str) -> str:
+    """What is wrong with a page, after a colon; "" where nothing is."""
     try:
         methods.validate_server_result("tools/list", version, result)
         types.ListToolsResult.model_validate(result, by_name=False)
     except KeyError:
-        return True  # a version that the SDK does not know: it will say so itself
-    except ValidationError:
-        return False
-    return True
+        return ""  # a version that the SDK does not know: it will say so itself
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
+        place = ".".join(str(part) for part in first["loc"][2:])
+        return f": {place}: {first['msg']}"[:200] if place else f": {first['msg']}"[:200]
+    return ""
 
 
 def subscribes(session: ClientSession) -> bool:

@@ -221,7 +221,9 @@ class McpToolHost:
         tools: dict[str, HostedTool] = {}
         for slug, sessions in self._sessions.items():
             server = self._servers[slug]
-            left_out: dict[str, str] = {}
+            there = {listed.name for listed in sessions.tools}
+            bad = sessions.sessions[0].wire.bad_tools
+            left_out = {name: why for name, why in bad.items() if name not in there}
             for listed in sessions.tools:
                 if server.allow is not None and listed.name not in server.allow:
                     continue

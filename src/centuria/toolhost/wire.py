@@ -52,7 +52,7 @@ class Wire:
     `expired`: the server forgot the session, which calls in flight may outlive. `errands` is set when there is
     something to ask the server: `doubted`, a call had no answer; `changed`, its tools are others now. `heard` counts
     its messages, `junk` what was none or answered nobody, `oversize` those beyond the cap; `stderr` is the tail of that
-    stream.
+    stream. `bad_tools` are those that it lists and that are none, by name, and why.
     """
 
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -65,6 +65,7 @@ class Wire:
     junk: int = 0
     oversize: int = 0
     stderr: deque[str] = field(default_factory=lambda: deque(maxlen=200))
+    bad_tools: dict[str, str] = field(default_factory=dict)
     pid: int = 0
     code: int | None = None
 
@@ -168,7 +169,8 @@ class Dispatch(ABC):
             raise
         result = _result_of(answer)
         if method == "tools/list":
-            result = without_bad_tools(result, opts.get("headers", {}).get(MCP_PROTOCOL_VERSION_HEADER))
+            version = opts.get("headers", {}).get(MCP_PROTOCOL_VERSION_HEADER)
+            result = without_bad_tools(result, version, self.wire.bad_tools)
         return result
 
     def _number(self) -> int:

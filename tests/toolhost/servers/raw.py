@@ -15,8 +15,9 @@ MODES = set(sys.argv[1:])
 LOCK = threading.Lock()
 NAMED = dict(mode.split("=", 1) for mode in MODES if "=" in mode)
 TOOLS = ("add", "echo", "fail", "pid", "sleep", "die", "huge", "bad_bytes", "environment", "overlap", "write")
-#: Tools of the mode "odd": one that no provider can be given, one that few take as it is.
+#: Tools of the mode "odd": one that is none, one that no provider can be given, one that few take as it is.
 ODD = {
+    "text_only": {"type": "string"},
     "endless": {"type": "object", "properties": {"text": {"type": "string", "description": "more " * 60_000}}},
     "filter": {
         "$schema": "http://json-schema.org/draft-07/schema#",
