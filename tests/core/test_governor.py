@@ -281,3 +281,25 @@ def test_a_pace_goes_on_after_a_resume_on_the_new_clock() -> None:
     for _ in range(20):
         again.succeed(again.next())
     assert 4.5 < again.now < 3.0 + 20 / 8
+
+
+def test_a_restart_forgets_exactly_what_no_fact_tells() -> None:
+    """The journal of a run that learned all there is to learn, folded and restarted, is the live one, restarted."""
+    limits = RateLimits(concurrency=100, tokens=600_000)
+    desk = Desk(most=100, known=limits)
+    tickets = desk.fill()
+    for ticket in tickets[10:]:
+        desk.refuse(ticket)
+    desk.succeed(*tickets[:10])
+    for _ in range(5):  # at the pace, which grows
+        desk.succeed(desk.next(), tokens=50)
+    first, second = desk.next(), desk.next()
+    desk.refuse(second)
+    desk.accept(desk.next())  # so it waits less long after the next refusal
+    desk.succeed(first)
+    again = Governor(MODEL, most=100, known=limits)
+    fold(again, desk.facts)
+    assert again != desk.governor and again.concurrency == desk.governor.concurrency
+    for governor in (again, desk.governor):
+        fold(governor, [RunResumed(0, 0, 0, None)])
+    assert again == desk.governor and again.snapshot()["gate"].pace is not None

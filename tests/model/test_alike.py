@@ -80,6 +80,11 @@ def test_chunks_that_tell_more_than_text_are_parsed(other: dict[str, Any]) -> No
     assert learned(chunk("a")).text(json.dumps(other)) is None
 
 
+def test_a_text_that_stands_elsewhere_too_is_not_looked_for_there() -> None:
+    alike = learned(chunk("kimi"))  # as its model is named
+    assert alike.text(json.dumps(chunk("kimi", model="moon"))) in (None, "kimi")
+
+
 def test_of_two_members_of_one_name_the_last_counts_here_too() -> None:
     alike = Alike()
     data = json.dumps(chunk("a")).replace('"content": "a"', '"content": "a", "content": "b"')

@@ -47,6 +47,17 @@ def test_the_endpoint_names_the_limit_and_its_sampling_never_overrides_the_reque
     assert "max_tokens" not in sent
 
 
+def test_no_member_of_a_request_is_written_twice() -> None:
+    own = {"stream": False, "max_tokens": 1, "messages": [], "tools": [], "stream_options": {}, "model": "other"}
+    endpoint = Endpoint("x", "http://x/v1", "m", sampling=own)
+    pairs: list[tuple[str, Any]] = []
+    data = encode_request(endpoint, ChatRequest((Message("user", "Hi"),), (SEARCH,)), 4096)
+    sent = json.loads(data, object_pairs_hook=lambda found: pairs.extend(found) or dict(found))
+    names = [name for name, _ in pairs]
+    assert all(names.count(name) == 1 for name in own)
+    assert sent["stream"] is True and sent["max_tokens"] == 4096 and len(sent["messages"]) == len(sent["tools"]) == 1
+
+
 @pytest.mark.parametrize("reasoning", ["", "I should search."])
 def test_kimis_reasoning_goes_back_beside_tool_calls_an_empty_one_too(reasoning: str) -> None:
     calls = (ToolCall("functions.web__search:0", "web__search", '{"q":"a"}'),)
