@@ -144,6 +144,8 @@ class _Conversation:
     def __init__(self, brief: Brief) -> None:
         self._brief = brief
         self._history = brief.draft.history = list(brief.opening)
+        #: So many messages of it have been measured, and take so many bytes.
+        self._measured = self._bytes = 0
         self._window = Window(brief.context, brief.task.max_tokens)
         self._repeats = Repeats()
 
@@ -204,7 +206,9 @@ class _Conversation:
 
     @property
     def _size(self) -> int:
-        return sum(map(size, self._history))
+        self._bytes += sum(map(size, self._history[self._measured :]))
+        self._measured = len(self._history)
+        return self._bytes
 
     @property
     def full(self) -> bool:
@@ -228,6 +232,7 @@ class _Conversation:
         completion = await self._brief.model.chat(request, _caller(self._brief, turn, 0))
         self._brief.draft.steps = turn + 1
         self._history[begin:split] = [told_in_short(completion.message.content)]
+        self._bytes = self._measured = 0
         return True
 
 

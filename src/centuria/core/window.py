@@ -30,7 +30,11 @@ def size(message: Message) -> int:
     """About what a message takes in a request."""
     parts = [message.content, message.reasoning or "", message.tool_call_id or ""]
     parts += [part for call in message.tool_calls for part in (call.id, call.name, call.arguments)]
-    return _MESSAGE + sum(len(part.encode("utf-8", "replace")) for part in parts)
+    return _MESSAGE + sum(map(_bytes, parts))
+
+
+def _bytes(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
 
 
 class Window:
