@@ -51,7 +51,7 @@ def test_no_member_of_a_request_is_written_twice() -> None:
     own = {"stream": False, "max_tokens": 1, "messages": [], "tools": [], "stream_options": {}, "model": "other"}
     endpoint = Endpoint("x", "http://x/v1", "m", sampling=own)
     pairs: list[tuple[str, Any]] = []
-    data = encode_request(endpoint, ChatRequest((Message("user", "Hi"),), (SEARCH,)), 4096)
+    data = body_of(endpoint, ChatRequest((Message("user", "Hi"),), (SEARCH,)), 4096)
     sent = json.loads(data, object_pairs_hook=lambda found: pairs.extend(found) or dict(found))
     names = [name for name, _ in pairs]
     assert all(names.count(name) == 1 for name in own)
