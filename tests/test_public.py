@@ -13,6 +13,7 @@ import centuria
 NAMES = [
     "BudgetExceeded",
     "CenturiaError",
+    "Comparison",
     "ConfigurationError",
     "Gap",
     "GraphError",
@@ -55,7 +56,7 @@ def test_what_type_checkers_see_is_what_there_is() -> None:
 def test_the_public_methods_of_a_swarm_are_these() -> None:
     methods = [name for name, _ in inspect.getmembers(centuria.Swarm, inspect.isfunction) if not name.startswith("_")]
     assert methods == [
-        *("approve", "cancel", "go_on", "map", "pause", "resume", "retry", "run"),
+        *("approve", "cancel", "compare", "go_on", "map", "pause", "resume", "retry", "run"),
         *("set_limit", "set_priority", "stream"),
     ]
 

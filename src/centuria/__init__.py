@@ -14,6 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "Swarm": "swarm",
     "Report": "run",
+    "Comparison": "compare",
     "Outcome": "messages",
     "Status": "messages",
     "Usage": "messages",
@@ -31,6 +32,7 @@ _PUBLIC = {
 __all__ = [
     "BudgetExceeded",
     "CenturiaError",
+    "Comparison",
     "ConfigurationError",
     "Gap",
     "GraphError",
@@ -47,6 +49,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are one
+    from centuria.compare import Comparison
     from centuria.errors import BudgetExceeded, CenturiaError, ConfigurationError, GraphError, JournalError
     from centuria.events import Record, TextDelta
     from centuria.messages import Outcome, Status, Usage

@@ -167,13 +167,20 @@ def too_late(resource: str, patience: float | None) -> SlotRefused:
 
 
 class Money:
-    """Reservations against the tree of caps. Whoever holds one ends it: settle, forfeit or release, exactly once."""
+    """Reservations against the tree of caps. Whoever holds one ends it: settle, forfeit or release, exactly once.
 
-    def __init__(self, ledger: Ledger, stream: Stream) -> None:
+    With a `purse`, what several runs share, each reservation is made there too, after its own: the order is fixed, so
+    that no two wait crosswise. `stream` None: nothing is published.
+    """
+
+    def __init__(self, ledger: Ledger, stream: Stream | None, purse: Purse | None = None) -> None:
         self.ledger = ledger
         self._stream = stream
+        self._purse = purse
         self._holds = count(ledger.last_hold + 1)
         self._waiters: dict[int, asyncio.Future[None]] = {}
+        #: By our hold: the purse's for the same call.
+        self._shared: dict[int, int] = {}
 
     def set_cap(self, node: str, cap: Pico | None, *, parent: str | None = None) -> None:
         self._act(self.ledger.set_cap(node, cap, parent=parent))
@@ -198,22 +205,51 @@ class Money:
             raise
         finally:
             self._waiters.pop(hold, None)
+        if self._purse is not None:
+            try:
+                self._shared[hold] = await self._purse.money.reserve(_PURSE, amount)
+            except BaseException:
+                self._act(self.ledger.release(hold))
+                raise
         return hold
 
     def settle(self, hold: int, cost: Pico, *also: Event) -> None:
         """The reservation cost this much; `also` is published in the same transaction."""
         self._act(self.ledger.settle(hold, cost), also)
+        if self._purse is not None and hold in self._shared:
+            self._purse.money.settle(self._shared.pop(hold), cost)
 
     def forfeit(self, hold: int, *also: Event) -> None:
         """The attempt was lost: its whole reservation stays held."""
         self._act(self.ledger.forfeit(hold), also)
+        if self._purse is not None and hold in self._shared:
+            self._purse.money.forfeit(self._shared.pop(hold))
 
     def release(self, hold: int, *also: Event) -> None:
         """The reservation cost nothing."""
         self._act(self.ledger.release(hold), also)
+        if self._purse is not None and hold in self._shared:
+            self._purse.money.release(self._shared.pop(hold))
+
+    def used(self, node: str) -> float:
+        """The spent part of a node's own cap, or of the purse where more of that is; 0.0 without a cap."""
+        cap = self.ledger.cap(node)
+        own = self.ledger.spent(node) / cap if cap else 0.0
+        return own if self._purse is None else max(own, self._purse.money.used(_PURSE))
+
+    def unspent(self, node: str) -> Pico | None:
+        """What of a node's own cap is neither spent nor held, or what is this run's share of that in the purse, if it
+        is less. None: there is no cap."""
+        cap = self.ledger.cap(node)
+        left = None if cap is None else cap - self.ledger.spent(node) - self.ledger.held(node)
+        shared = None if self._purse is None else self._purse.money.unspent(_PURSE)
+        if self._purse is None or shared is None:
+            return left
+        share = shared // max(1, self._purse.runs)
+        return share if left is None else min(left, share)
 
     def _act(self, events: Sequence[Fact], also: Sequence[Event] = ()) -> None:
-        if events or also:
+        if self._stream is not None and (events or also):
             self._stream.publish(*also, *events)
         for event in events:
             if isinstance(event, MoneyReserved | MoneyRefused):
@@ -231,3 +267,17 @@ class Money:
                             remedy="Raise it in [limits], or with --budget, and resume the run.",
                         )
                     )
+
+
+#: The only node of a purse, as its refusals call it.
+_PURSE = "all runs together"
+
+
+class Purse:
+    """One cap over several runs of this process at once; `runs` of them still work. It is in no journal: what it holds
+    is what their own journals say, added up."""
+
+    def __init__(self, cap: Pico | None, *, runs: int) -> None:
+        self.money = Money(Ledger(), None)
+        self.money.set_cap(_PURSE, cap)
+        self.runs = runs

@@ -156,13 +156,12 @@ class Assigning:
         It must be enough for all that are open to come to an answer: those that wait for others have paid for their
         questions and would have nothing to say.
         """
-        ledger, progress = self._kit.money.ledger, self._kit.stream.progress
-        cap, answered = ledger.cap(RUN_NODE), progress.model_total.count
-        if cap is None or not answered:
+        money, answered = self._kit.money, self._kit.stream.progress.model_total.count
+        left = money.unspent(RUN_NODE)
+        if left is None or not answered:
             return ""
-        left = cap - ledger.spent(RUN_NODE) - ledger.held(RUN_NODE)
         tasks = self._workforce.unended + more
-        if tasks * _CALLS_TO_COME * ledger.spent(RUN_NODE) / answered <= left:
+        if tasks * _CALLS_TO_COME * money.ledger.spent(RUN_NODE) / answered <= left:
             return ""
         return (
             f"The budget would not last for more: ${left / DOLLAR:.4f} of it are left, and {tasks - more} tasks "

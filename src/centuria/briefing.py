@@ -87,7 +87,7 @@ class Briefing:
 
     def _used(self, task: str, node: str, turn: int, started: float) -> dict[str, float]:
         """The used part of each limit that is set, by its name as the model is told it."""
-        limits, ledger = self._job.limits, self._kit.money.ledger
+        limits, money = self._job.limits, self._kit.money
         totals = self._kit.calls.totals(task)
         used = {"steps": (turn + 1) / limits.steps}
         if limits.seconds:
@@ -96,7 +96,7 @@ class Briefing:
             used["tokens"] = (totals.usage.prompt + totals.usage.output) / limits.tokens
         for name, cap in ((RUN_NODE, limits.budget), (node, limits.agent_budget)):
             if cap:
-                used["budget"] = max(used.get("budget", 0.0), ledger.spent(name) / cap)
+                used["budget"] = max(used.get("budget", 0.0), money.used(name))
         return used
 
     def _needed(self, task: Task) -> list[tuple[str, str]]:

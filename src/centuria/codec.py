@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from centuria.errors import JournalError
 from centuria.events import CallClosed, Fact, TaskEnded
@@ -38,6 +38,12 @@ def _serializer(fact: Any) -> SchemaSerializer:
     # never comes; without it, pydantic lets no dataclass have a configuration from outside.)
     adapter: TypeAdapter[Any] = TypeAdapter(fact | None, config=ConfigDict(ser_json_inf_nan="constants"))
     return adapter.serializer
+
+
+def warm() -> None:
+    """Make what the first event of each kind would make on its way (0.2 s in all): for those who measure time."""
+    for fact in get_args(Fact):
+        _serializer(fact)
 
 
 def encode(event: Fact) -> bytes:

@@ -116,7 +116,8 @@ class SwarmTools(Tools):
         try:
             return await self._acts[call.name](words.read(call.name, call.arguments), key)
         except (BadArguments, WaitRefused) as error:
-            return ToolResult(str(error), ToolEnd.REFUSED)
+            fault = error.fault if isinstance(error, BadArguments) else ""
+            return ToolResult(str(error), ToolEnd.REFUSED, fault=fault)
 
     # -- what a turn defines and assigns ------------------------------------------------------------------------------
 
@@ -136,7 +137,8 @@ class SwarmTools(Tools):
                 grant = self._handed_down(arguments.get("tools"))
                 placed = self._roster.assignment(arguments, caller.key, max_tokens=self._task.max_tokens, grant=grant)
             except (BadArguments, ToolsNotGranted) as error:
-                self._placed[caller.key] = ToolResult(str(error), ToolEnd.REFUSED)
+                fault = error.fault if isinstance(error, BadArguments) else ""
+                self._placed[caller.key] = ToolResult(str(error), ToolEnd.REFUSED, fault=fault)
                 continue
             self._placed[caller.key] = placed
             if answered is None:

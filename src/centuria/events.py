@@ -365,7 +365,8 @@ class CallOpened:
 class CallClosed:
     """The row after it. Exactly one of `completion`, `result`, `error` says what came of it.
 
-    `partial` is text that had streamed before an attempt was lost.
+    `partial` is text that had streamed before an attempt was lost. `status` is the HTTP status by which the upstream
+    failed a model call, 0 where none arrived (connection, time-out, broken stream); None: it did not fail.
     """
 
     key: CallKey
@@ -379,6 +380,7 @@ class CallClosed:
     partial: str = ""
     first_token_s: float | None = None
     total_s: float = 0.0
+    status: int | None = None
     kind: Literal["call_closed"] = "call_closed"
 
 

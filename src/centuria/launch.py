@@ -36,7 +36,8 @@ from centuria.model.blotting import secret_name, secrets_in
 from centuria.model.replay import about_of
 from centuria.settings import MERGE, Endpoint, Job, ToolServer
 
-_FILE = "job.json"
+#: What `Launch.save` writes.
+JOB = "job.json"
 _SCHEMA = 1
 #: Long, without a break, and with digits among the letters.
 _KEY_LIKE = re.compile(r"(?=[^0-9]*[0-9])(?=[^A-Za-z]*[A-Za-z])[A-Za-z0-9_+=.\-]{16,}")
@@ -132,7 +133,7 @@ class Launch:
             ),
             replay=_absolute(self.tape.replay),
         )
-        self.folder.write(_FILE, _adapter().dump_json(saved, indent=1).decode())
+        self.folder.write(JOB, _adapter().dump_json(saved, indent=1).decode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,13 +328,13 @@ def _origin(saved: _Saved, edited: LoadedJob | None, said: Overrides) -> Origin:
 def _load(folder: RunFolder, edited: LoadedJob | None = None) -> _Saved:
     """What the run was started with. A file that cannot be read is no obstacle where the job is given again."""
     try:
-        saved: _Saved = _adapter().validate_json(folder.read(_FILE))
+        saved: _Saved = _adapter().validate_json(folder.read(JOB))
         _check_limits(saved.job)
     except (OSError, ValueError) as error:
         if edited is not None:
             return _as_journaled(folder, edited)
         raise JournalError(
-            f"{folder.path / _FILE} cannot be read: {type(error).__name__}.",
+            f"{folder.path / JOB} cannot be read: {type(error).__name__}.",
             remedy="Give the job again: centuria resume RUN --job job.toml.",
         ) from error
     if saved.schema > _SCHEMA:

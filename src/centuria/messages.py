@@ -94,14 +94,22 @@ class ToolEnd(StrEnum):
     UNKNOWN = "unknown"  # sent, answer lost: may have happened
 
 
+#: What a model did wrong in a tool call that was refused; "" = nothing of these: it was refused for another reason.
+Fault = Literal["", "unknown_tool", "json", "schema"]
+
+
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What a tool call came to; errors are values. `spill` is the file that holds the whole of a shortened text."""
+    """What a tool call came to; errors are values. `spill` is the file that holds the whole of a shortened text.
+
+    `fault` says of a refusal what was wrong with the call.
+    """
 
     text: str
     end: ToolEnd = ToolEnd.OK
     structured: Any = None
     spill: str | None = None
+    fault: Fault = ""
 
     @property
     def is_error(self) -> bool:

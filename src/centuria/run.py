@@ -14,7 +14,7 @@ from random import random
 from typing import Any, Literal
 
 from centuria import __version__
-from centuria.admission import Money, Slots
+from centuria.admission import Money, Purse, Slots
 from centuria.core.calls import CallLedger
 from centuria.core.governor import Governor
 from centuria.core.graph import TaskGraph
@@ -130,9 +130,16 @@ class Run:
     """One run of one job. `execute` it once; `stream` and `cancel` work from the moment it has begun."""
 
     def __init__(
-        self, launch: Launch, *, wall: Callable[[], float] = time.time, dice: Callable[[], float] = random
+        self,
+        launch: Launch,
+        *,
+        purse: Purse | None = None,
+        wall: Callable[[], float] = time.time,
+        dice: Callable[[], float] = random,
     ) -> None:
         self.launch = launch
+        #: What it shares with other runs.
+        self.purse = purse
         self.stream: Stream | None = None
         #: A resume that finds nothing to do: it starts no server, and only puts the folder in order.
         self.idle = False
@@ -311,10 +318,12 @@ class Run:
 
     def _compose(self, cores: Cores, stream: Stream, transport: Transport, host: ToolHost, *, fresh: bool) -> Kit:
         launch, job = self.launch, self.launch.job
-        slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream)
+        slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream, self.purse)
         self._begin(cores, stream) if fresh else self._resume(cores, stream)
         if launch.tape.replay is not None:
             stream.publish(Notice(f"This is a replay of {launch.tape.replay}: no model is asked, nothing is paid."))
+        if self.purse is not None and job.limits.budget is not None:
+            stream.publish(Notice("The budget is that of all runs of a comparison together."))
         if not launch.priced:
             stream.publish(Notice(unpriced(launch.endpoint), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)

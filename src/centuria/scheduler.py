@@ -21,7 +21,7 @@ from centuria.core.schemas import PLAIN, Dialect
 from centuria.core.toolsearch import CALL_TOOL, SEARCH_TOOLS
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
 from centuria.events import CallEnd, ServerDown, ServerUp
-from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, safe_text
+from centuria.messages import CallKey, Fault, ToolCall, ToolEnd, ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
 from centuria.stream import Stream
@@ -153,13 +153,13 @@ class ToolScheduler:
             return await self._tell(call, caller, stamp, view.search(call.arguments, self._result_chars))
         if tool is None:
             refusal = _NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
-            return await self._tell(call, caller, stamp, _refusal(refusal))
+            return await self._tell(call, caller, stamp, _refusal(refusal, view.fault(call)))
         call = replace(call, name=tool.name)
         try:
             arguments = self._read(tool, call.arguments)
         except BadArguments as error:
             text = f"{tool.name} was not called. {error} Correct the arguments and call it again."
-            return await self._tell(call, caller, stamp, _refusal(text))
+            return await self._tell(call, caller, stamp, _refusal(text, error.fault))
         if tool.ask and not (self._approve is not None and await self._approve(tool, caller.key, arguments)):
             why = "needs approval, and nobody is there to give it" if self._approve is None else "was not approved"
             return await self._tell(call, caller, stamp, _refusal(f"{tool.name} was not called: it {why}."))
@@ -207,7 +207,7 @@ class ToolScheduler:
             check = self._checks[tool.key] = ArgumentCheck(tool.schema)
         complaint = check.complaint(arguments)
         if complaint is not None:
-            raise BadArguments(f"The arguments do not fit its schema: {complaint}.")
+            raise BadArguments(f"The arguments do not fit its schema: {complaint}.", "schema")
         return arguments
 
     async def _tell(self, call: ToolCall, caller: Caller, stamp: str, result: ToolResult) -> ToolResult:
@@ -379,8 +379,8 @@ _MAY_HAVE_HAPPENED = (
 )
 
 
-def _refusal(text: str) -> ToolResult:
-    return ToolResult(safe_text(text), ToolEnd.REFUSED)
+def _refusal(text: str, fault: Fault = "") -> ToolResult:
+    return ToolResult(safe_text(text), ToolEnd.REFUSED, fault=fault)
 
 
 def _unavailable(tool: HostedTool, error: ToolUnavailable, attempts: int) -> ToolResult:

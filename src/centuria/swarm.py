@@ -12,6 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
+from centuria.compare import Comparing, Comparison, prepare_comparison
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run, register
@@ -86,7 +87,7 @@ class Swarm:
         self._tape = Tape(tapes[0], tapes[1], paced)
         self._root = Path(runs)
         #: Each run that works now, and what is done once it has ended.
-        self._active: dict[Run, asyncio.Future[None]] = {}
+        self._active: dict[Run | Comparing, asyncio.Future[None]] = {}
 
     async def __aenter__(self) -> Self:
         return self
@@ -151,6 +152,44 @@ class Swarm:
                 run.cancel(cause="its reader went away")
                 await asyncio.wait([work])
 
+    async def compare(
+        self,
+        job: str | Path,
+        models: Sequence[str] = (),
+        *,
+        reference: str | None = None,
+        in_turn: bool = False,
+        out: str | Path | None = None,
+    ) -> Comparison:
+        """Run the same job on each model, all at once or `in_turn`, within one budget; see docs/compare.md.
+
+        `models`: `NAME` (as this swarm's `model`), `PROVIDER:NAME`, `URL#NAME`, or a name of the job's
+        `[compare.models]`; none: all of those. `reference`: whose tool calls the others' are held against, by default
+        the first's. Raises `ConfigurationError` before anything is sent; a model that fails raises nothing.
+        """
+        if self._tape.record is not None or self._tape.replay is not None:
+            raise ConfigurationError("A comparison is neither recorded nor replayed.", remedy="Record one run.")
+        plan = prepare_comparison(
+            self._load(job),
+            models,
+            self._env,
+            root=self._root,
+            out=Path(out) if out is not None else None,
+            reference=reference,
+            rehearse=self._rehearse,
+            in_turn=in_turn,
+            tools_file=self._overrides.tools,
+        )
+        for remark in plan.remarks:
+            logging.getLogger("centuria").warning(remark)
+        comparing = Comparing(plan)
+        ended = self._active[comparing] = asyncio.get_running_loop().create_future()
+        try:
+            return await comparing.execute(begun=lambda one, stream: register(plan.folder_of(one), self._root, one.run))
+        finally:
+            del self._active[comparing]
+            ended.set_result(None)
+
     async def resume(
         self, run: str | Path = "last", *, only: Sequence[str] = (), budget: float | Literal[False] | None = None
     ) -> Report:
@@ -206,7 +245,8 @@ class Swarm:
         return sum(each.approve(call, yes=yes) for each in self._working(run))
 
     def _working(self, run: str | None) -> list[Run]:
-        working = [each for each in self._active if run in (None, each.launch.run)]
+        runs = [one for each in self._active for one in (each.runs if isinstance(each, Comparing) else [each])]
+        working = [each for each in runs if run in (None, each.launch.run)]
         if not working:
             raise ConfigurationError("No such run works now.", remedy="Steer a run while it works.")
         return working

@@ -25,7 +25,7 @@ from centuria.core.toolsearch import (
 )
 from centuria.errors import ToolsNotGranted
 from centuria.events import Notice
-from centuria.messages import ToolCall, ToolEnd, ToolResult, ToolSpec, safe_text
+from centuria.messages import Fault, ToolCall, ToolEnd, ToolResult, ToolSpec, safe_text
 from centuria.ports import Caller, HostedTool, ToolHost
 
 #: Characters of what a search answers.
@@ -96,14 +96,24 @@ class ToolView:
         text = unknown_tool(name, self.tools)
         return f"{text} Find others with {SEARCH_TOOLS}." if self.index is not None else text
 
+    def fault(self, call: ToolCall) -> Fault:
+        """What is wrong with a call that leads to no tool of this view."""
+        if call.name != CALL_TOOL or self.index is None:
+            return "unknown_tool"
+        try:
+            parse_arguments(call.arguments)
+        except BadArguments as error:
+            return error.fault
+        return "schema"
+
     def search(self, arguments: str, room: int) -> ToolResult:
         """The answer to a call of `search_tools`."""
         if self.index is None:
-            return ToolResult(self.refusal(SEARCH_TOOLS), ToolEnd.REFUSED)
+            return ToolResult(self.refusal(SEARCH_TOOLS), ToolEnd.REFUSED, fault="unknown_tool")
         try:
             asked = parse_arguments(arguments)
         except BadArguments as error:
-            return ToolResult(f"{SEARCH_TOOLS} was not called. {error}", ToolEnd.REFUSED)
+            return ToolResult(f"{SEARCH_TOOLS} was not called. {error}", ToolEnd.REFUSED, fault=error.fault)
         limit = asked.get("limit")
         count = limit if isinstance(limit, int) and not isinstance(limit, bool) else USUAL_FOUND
         return ToolResult(safe_text(self.index.answer(str(asked.get("query", "")), count, min(room, _SEARCH_ROOM))))

@@ -18,7 +18,7 @@ from centuria.testing.upstream import FakeUpstream, Text
 from tests.promises.kit import bodies, centuria, raw_server, run_folders, swarm, the_run, write_job
 
 COMMANDS = (
-    *("run", "map", "resume", "show", "runs", "watch", "cancel"),
+    *("run", "map", "resume", "compare", "show", "runs", "watch", "cancel"),
     *("pause", "go-on", "retry", "priority", "approve", "limit"),
     *("doctor", "tools", "schema", "login", "logout", "torture"),
 )

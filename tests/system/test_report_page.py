@@ -57,3 +57,15 @@ def test_the_report_can_be_seen_on_a_desk_and_on_a_phone(report: Path, tmp_path:
     picture = tmp_path / f"report-{name}.png"
     browse(report, tmp_path / "profile", f"--window-size={size}", f"--screenshot={picture}")
     assert picture.stat().st_size > 20_000
+
+
+def test_the_page_of_a_comparison_draws_every_model_and_its_scripts_raise_nothing(tmp_path: Path) -> None:
+    out = tmp_path / "compared"
+    command = [sys.executable, "-c", "import sys; from centuria.cli import main; sys.exit(main())"]
+    flags = ["--models", "kimi-k2.5,openai:gpt-4.1", "--limit", "5", "--rehearse", "--quiet", "--out", str(out)]
+    env = {**os.environ, "CENTURIA_RUNS": str(tmp_path / "runs")}
+    subprocess.run([*command, "compare", str(EXAMPLE), *flags], check=True, timeout=120, env=env, capture_output=True)
+    page = browse(out / "comparison.html", tmp_path / "profile", "--dump-dom")
+    assert page.stdout.count("<svg") == 2 and "openai:gpt-4.1" in page.stdout and "REHEARSAL" in page.stdout
+    assert "[object" not in page.stdout
+    assert [line for line in page.stderr.splitlines() if "CONSOLE" in line] == []

@@ -2,6 +2,7 @@
 
 main.py      the parser and the way out: errors to one clear sentence, exit codes
 running.py   run, map, resume: what starts work and shows it
+comparing.py compare: one job on several models, side by side
 looking.py   show, runs, watch, cancel: what looks at runs, also from another process
 checking.py  doctor, tools, schema: what looks at settings before a run
 login.py     login, logout: what tool servers know us by

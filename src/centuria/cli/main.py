@@ -34,6 +34,7 @@ _EPILOG = dedent("""\
       centuria run "Compare the 20 largest banks" --tools mcp.json --budget 2
       centuria map "Write a report on {Name}." companies.csv --id Symbol --out lunch/
       centuria resume last                                   only what had not finished
+      centuria compare job.toml --models kimi-k2.6,gpt-4.1   side by side: time, cost, tool-call accuracy
       centuria doctor job.toml                               what is wrong, and the remedy
 
     exit codes: 0 all ok, 1 some not ok, 2 usage or configuration, 3 budget, 130 interrupted
@@ -113,6 +114,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"centuria {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)
     _add_running(commands)
+    _add_compare(commands)
     _add_looking(commands)
     _add_checking(commands)
     return top
@@ -166,6 +168,37 @@ def _add_running(commands: Commands) -> None:
     _view_flags(resume)
 
 
+def _add_compare(commands: Commands) -> None:
+    compare = _add(
+        commands,
+        "compare",
+        "comparing:compare",
+        "run one job on several models at once, within one budget, and set them side by side",
+        "centuria compare job.toml --models kimi-k2.6,openai:gpt-4.1,http://127.0.0.1:8000/v1#qwen3 --limit 20\n"
+        "  centuria compare job.toml --models kimi-k2.6,kimi-k2.6       how far a model agrees with itself\n"
+        "  centuria compare --resume runs/compare-20260131-142501-reports-3f9c",
+    )
+    compare.add_argument("job", metavar="JOB", nargs="?", help="a job file (TOML), or a goal in words")
+    compare.add_argument(
+        "--models",
+        metavar="A,B,..",
+        action="append",
+        help="each NAME, PROVIDER:NAME, URL#NAME, or a name of the job's [compare.models] (default: all of those)",
+    )
+    compare.add_argument(
+        "--reference", metavar="A", help="whose tool calls the others' are held against (default: the first's)"
+    )
+    compare.add_argument("--limit", metavar="N", type=int, help="only the first N rows")
+    compare.add_argument("--tools", metavar="FILE", type=Path, help="MCP servers: the mcpServers JSON of any host")
+    _limit_flags(compare)
+    compare.add_argument("--in-turn", action="store_true", help="one model after the other, as on one machine or key")
+    compare.add_argument("--out", metavar="DIR", type=Path, help="the folder, a new one (default: runs/compare-ID)")
+    compare.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
+    compare.add_argument("--resume", metavar="DIR", type=Path, help="go on with a comparison that was broken off")
+    compare.add_argument("--table", metavar="DIR", type=Path, help="make its table again; runs nothing")
+    _end_flags(compare)
+
+
 def _job_flags(command: argparse.ArgumentParser) -> None:
     _model_flags(command)
     _limit_flags(command)
@@ -203,12 +236,16 @@ def _tape_flags(command: argparse.ArgumentParser) -> None:
 
 def _view_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument(
+        "--stream", action="store_true", help="every fact and piece of text as JSON lines, then the result"
+    )
+    _end_flags(command)
+
+
+def _end_flags(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
         "--yes", action="store_true", help="do not ask before money is spent (only a terminal is asked)"
     )
     command.add_argument("--json", action="store_true", help="the result as JSON on standard output")
-    command.add_argument(
-        "--stream", action="store_true", help="every fact and piece of text as JSON lines, then the result"
-    )
     command.add_argument("--quiet", action="store_true", help="no live view; the summary stays")
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from centuria.cli.main import INTERRUPTED, NOT_OK, USAGE, silence
+from centuria.compare import Comparing
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.core.progress import Progress
 from centuria.errors import ConfigurationError
@@ -42,7 +43,7 @@ def runs_root() -> Path:
 def run(options: argparse.Namespace) -> int:
     """`centuria run`: a job file, or a goal in words."""
     overrides = overrides_from(options)
-    if _is_job_file(options.job):
+    if is_job_file(options.job):
         return _start(load_job(Path(options.job), overrides), options)
     return _start(job_from_goal(options.job, overrides=overrides), options)
 
@@ -72,7 +73,7 @@ def overrides_from(options: argparse.Namespace, **more: Any) -> Overrides:
     return Overrides(**{name: getattr(options, name, None) for name in names}, **more)
 
 
-def _is_job_file(job: str) -> bool:
+def is_job_file(job: str) -> bool:
     """A goal has spaces or is no file; what looks like a file and is not there is a mistake, not a goal."""
     if not job.strip():
         raise ConfigurationError("The goal is empty.", remedy='Give a job file, or a goal: centuria run "Compare ...".')
@@ -144,7 +145,7 @@ def _tell(report: Report, progress: Progress, launch: Launch, options: argparse.
     if options.json or options.stream:
         print(json.dumps(digest.as_json(progress) | {"folder": str(report.folder), "answer": report.answer}))
         return
-    print(text.summary(progress, folder=_nice(report.folder)), file=sys.stderr)
+    print(text.summary(progress, folder=nice(report.folder)), file=sys.stderr)
     if idle:
         print("centuria: nothing was left to do\n", file=sys.stderr)
     if not idle and launch.rehearse and launch.tape.replay is None and report.exit_code != INTERRUPTED:
@@ -186,7 +187,7 @@ async def _show(run: Run, options: argparse.Namespace) -> Report:
         elif not options.quiet:
             views.append(asyncio.create_task(view_of(stream)))
 
-    _take_signals(run)
+    take_signals(run)
     try:
         return await run.execute(begun=begun)
     finally:
@@ -200,7 +201,7 @@ def view_of(feed: Feed) -> Coroutine[Any, Any, None]:
     return live.live(feed) if sys.stderr.isatty() else plain.plain(feed)
 
 
-def _take_signals(run: Run) -> None:
+def take_signals(run: Run | Comparing) -> None:
     """The first Ctrl-C stops the run and keeps what there is; the second ends the program there and then."""
     interrupts = 0
 
@@ -226,9 +227,9 @@ def _print_answer(report: Report) -> None:
             print(clean_text(answer) if sys.stdout.isatty() else answer)
         return
     name = "answer.md" if (report.folder / "answer.md").exists() else "table.csv"
-    print(_nice(report.folder / name))
+    print(nice(report.folder / name))
 
 
-def _nice(path: Path) -> str:
+def nice(path: Path) -> str:
     """A path as one would type it: relative where it is below the current folder."""
     return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

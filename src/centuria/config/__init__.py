@@ -4,6 +4,7 @@ Everything is checked before a request is sent or a cent is spent; each error is
 """
 
 from centuria.config.accounts import account_limits
+from centuria.config.candidates import Contender, contenders, pinned, reference_of
 from centuria.config.doctor import Finding, check_price, diagnose
 from centuria.config.job import GOAL, SUMMARY_NAMES, LoadedJob, job_from_goal, job_from_prompt, load_job, overridden
 from centuria.config.mcp_json import read_mcp_json
@@ -20,6 +21,7 @@ __all__ = [
     "PRESETS",
     "SUMMARY_NAMES",
     "Choice",
+    "Contender",
     "Finding",
     "LoadedJob",
     "ModelChoice",
@@ -30,6 +32,7 @@ __all__ = [
     "account_limits",
     "check_id",
     "check_price",
+    "contenders",
     "diagnose",
     "job_from_goal",
     "job_from_prompt",
@@ -37,8 +40,10 @@ __all__ = [
     "load_job",
     "load_schema",
     "overridden",
+    "pinned",
     "read_mcp_json",
     "read_rows",
+    "reference_of",
     "resolve",
     "rows_from",
 ]

@@ -54,12 +54,16 @@ SUMMARY_NAMES = ("job", "count", "total", "table", "top", "rows", "left_out", "l
 
 @dataclass(frozen=True, slots=True)
 class LoadedJob:
-    """A job, the model that it chose, and `prices` by model in dollars per million tokens (`pricelist.load`)."""
+    """A job, the model that it chose, and `prices` by model in dollars per million tokens (`pricelist.load`).
+
+    `compare` are the models that it names for a comparison.
+    """
 
     job: Job
     model: ModelChoice
     prices: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     path: Path | None = None
+    compare: Mapping[str, ModelChoice] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +208,10 @@ def _load(
         source=source,
     )
     prices = {name: price.model_dump(exclude_none=True) for name, price in shape.prices.items()}
-    return LoadedJob(job, ModelChoice(**shape.model.model_dump(exclude_none=True)), prices, path)
+    compared = {
+        name: ModelChoice(**model.model_dump(exclude_none=True)) for name, model in shape.compare.models.items()
+    }
+    return LoadedJob(job, ModelChoice(**shape.model.model_dump(exclude_none=True)), prices, path, compared)
 
 
 def _shaped(raw: Mapping[str, Any], file: str) -> FileShape:

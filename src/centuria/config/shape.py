@@ -143,6 +143,13 @@ class ModelShape(Shape):
     """Allow `http://` to a host that is neither this machine nor a private one."""
 
 
+class CompareShape(Shape):
+    """What `centuria compare` runs the job on."""
+
+    models: Annotated[dict[Name, ModelShape], Field(max_length=50)] = {}
+    """Models by a name of your own; all of them, where no --models says which."""
+
+
 class PriceShape(Shape):
     """Dollars per million tokens of one model."""
 
@@ -393,6 +400,7 @@ class FileShape(Shape):
 
     job: JobShape = JobShape()
     model: ModelShape = ModelShape()
+    compare: CompareShape = CompareShape()
     prices: dict[Name, PriceShape] = {}
     limits: LimitsShape = LimitsShape()
     timeouts: TimeoutsShape = TimeoutsShape()

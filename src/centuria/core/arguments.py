@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from centuria.core.checking import TooMuchWork, bounded, errors_of
 from centuria.core.strict_json import strict_json
-from centuria.messages import safe_text
+from centuria.messages import Fault, safe_text
 
 if TYPE_CHECKING:
     from jsonschema.exceptions import ValidationError
@@ -21,13 +21,17 @@ _MAX_COMPLAINTS = 5
 
 
 class BadArguments(ValueError):
-    """The arguments cannot be used; `str(error)` tells the model why."""
+    """The arguments cannot be used; `str(error)` tells the model why, `fault` is of what kind that is."""
+
+    def __init__(self, message: str, fault: Fault = "") -> None:
+        super().__init__(message)
+        self.fault: Fault = fault
 
 
 def parse_arguments(text: str) -> dict[str, Any]:
     """The JSON object that a model wrote; nothing at all is `{}`. Raises `BadArguments`."""
     if len(text) > MAX_ARGUMENTS:
-        raise BadArguments(f"The arguments are longer than {MAX_ARGUMENTS:,} characters.")
+        raise BadArguments(f"The arguments are longer than {MAX_ARGUMENTS:,} characters.", "json")
     if not text.strip():
         return {}
     try:
@@ -35,11 +39,11 @@ def parse_arguments(text: str) -> dict[str, Any]:
         if safe_text(escaped := json.dumps(value, ensure_ascii=False)) != escaped:
             value = json.loads(safe_text(escaped))
     except RecursionError:
-        raise BadArguments("The arguments are nested too deeply.") from None
+        raise BadArguments("The arguments are nested too deeply.", "json") from None
     except ValueError as error:
-        raise BadArguments(f"The arguments are not valid JSON: {error}.") from None
+        raise BadArguments(f"The arguments are not valid JSON: {error}.", "json") from None
     if not isinstance(value, dict):
-        raise BadArguments(f"The arguments must be a JSON object, not {_kind(value)}.")
+        raise BadArguments(f"The arguments must be a JSON object, not {_kind(value)}.", "schema")
     return value
 
 

@@ -174,6 +174,7 @@ class CallLedger:
         partial: str = "",
         first_token_s: float | None = None,
         total_s: float = 0.0,
+        status: int | None = None,
     ) -> list[Fact]:
         """`CallClosed`, once for each attempt; closing again gives `[]`.
 
@@ -202,6 +203,7 @@ class CallLedger:
             partial=partial,
             first_token_s=first_token_s,
             total_s=total_s,
+            status=status,
         )
         self.apply(event)
         return [event]

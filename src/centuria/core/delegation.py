@@ -151,7 +151,7 @@ def read(tool: str, text: str) -> dict[str, Any]:
     arguments = parse_arguments(text)
     complaint = _check(tool).complaint(arguments)
     if complaint is not None:
-        raise BadArguments(f"The arguments do not fit its schema: {complaint}.")
+        raise BadArguments(f"The arguments do not fit its schema: {complaint}.", "schema")
     return arguments
 
 

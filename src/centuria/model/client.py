@@ -251,15 +251,18 @@ class ModelClient:
                 self._keep(attempt, completion)
                 return
         why = str(error) if isinstance(error, ModelError) else f"It was given up ({type(error).__name__})."
+        status = error.status if isinstance(error, ModelError) and attempt.sent else None
         usage = decoder.usage
         if not attempt.sent or (isinstance(error, ModelError) and not error.served):
-            self._money.release(attempt.hold, *self._close(attempt, end="failed", error=why))
+            self._money.release(attempt.hold, *self._close(attempt, end="failed", error=why, status=status))
         elif usage is not None:
             paid = self._cost(usage)
-            row = self._close(attempt, end="failed", cost=paid, usage=usage, error=why, partial=decoder.partial)
+            row = self._close(
+                attempt, end="failed", cost=paid, usage=usage, error=why, partial=decoder.partial, status=status
+            )
             self._money.settle(attempt.hold, paid, *row)
         else:
-            row = self._close(attempt, end="lost", error=why, partial=decoder.partial)
+            row = self._close(attempt, end="lost", error=why, partial=decoder.partial, status=status)
             self._money.forfeit(attempt.hold, *row)
 
     def _close(self, attempt: _Attempt, *, end: CallEnd, **found: Any) -> list[Fact]:

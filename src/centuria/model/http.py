@@ -29,6 +29,11 @@ _KEEP_ALIVE = 4.0
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
+def load() -> None:
+    """Import the HTTP client now, and not within the time of the first request: for those who measure that."""
+    import aiohttp  # noqa: F401
+
+
 class HttpTransport:
     """One pool of connections without a limit: how many requests are in flight is decided above."""
 

@@ -136,10 +136,12 @@ async def plain(
     file: IO[str] | None = None,
     every: float = 5.0,
     clock: Callable[[], float] = time.time,
+    begin: str = "",
 ) -> None:
-    """Write lines to `file` (standard error) until the stream closes. The run never waits for the file."""
+    """Write lines to `file` (standard error) until the stream closes, each with `begin` before it. The run never waits
+    for the file."""
     writer = TerminalWriter(sys.stderr if file is None else file)
-    view = PlainView(stream.progress, writer.line, every=every)
+    view = PlainView(stream.progress, lambda text: writer.line(begin + text), every=every)
     reader = stream.subscribe(deltas=False)
     try:
         async with asyncio.TaskGroup() as group:
