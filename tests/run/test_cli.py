@@ -18,8 +18,8 @@ from centuria.testing.upstream import FakeUpstream, Text
 from tests.promises.kit import bodies, centuria, raw_server, run_folders, swarm, the_run, write_job
 
 COMMANDS = (
-    *("run", "map", "resume", "compare", "show", "runs", "watch", "cancel"),
-    *("pause", "go-on", "retry", "priority", "approve", "limit"),
+    *("run", "map", "resume", "compare", "show", "runs", "watch"),
+    *("cancel", "pause", "go-on", "retry", "priority", "approve", "limit"),
     *("doctor", "tools", "schema", "login", "logout", "torture"),
 )
 KEYS = ("MOONSHOT_API_KEY", "OPENAI_API_KEY", "CENTURIA_API_KEY", "CENTURIA_BASE_URL", "CENTURIA_MODEL")
