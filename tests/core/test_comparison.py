@@ -114,6 +114,9 @@ MISSING: Call = ("nothing", "unknown_tool")
         pytest.param([turn(MISSING), turn(), turn("a")], (0, 1, 1), id="an answer without calls repairs nothing yet"),
         pytest.param([turn(MISSING), turn("b", BAD)], (0, 0, 1), id="and only if all of that is right"),
         pytest.param([turn(MISSING, BAD), turn("a")], (0, 1, 1), id="both kinds at once"),
+        pytest.param(
+            [turn(("call_tool", "json")), turn("a")], (0, 1, 1), id="a broken call_tool by the call of a tool"
+        ),
         pytest.param([turn("a", finish="length"), turn("a")], (1, 1, 1), id="what was cut off is no attempt"),
         pytest.param([turn(BAD, finish="length"), turn("a"), turn("a")], (1, 1, 1), id="nor is its repair"),
     ],

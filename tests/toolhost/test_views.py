@@ -161,25 +161,26 @@ async def test_call_tool_knows_hints_and_questions_as_the_tool_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "end", "said"),
+    ("arguments", "fault", "said"),
     [
-        ({"name": "weather", "arguments": {"text": "x"}}, ToolEnd.OK, "x"),
-        ({"name": "local__weather", "arguments": '{"text": "x"}'}, ToolEnd.OK, "x"),
-        ({"name": "local__wether", "arguments": {"text": "x"}}, ToolEnd.REFUSED, "Did you mean local__weather?"),
-        ({"name": "local__weather", "arguments": ["x"]}, ToolEnd.REFUSED, "must be a JSON object"),
-        ({"name": "local__weather"}, ToolEnd.REFUSED, "'text' is a required property"),
-        ({"arguments": {}}, ToolEnd.REFUSED, "call_tool was not called"),
-        ({"name": "call_tool", "arguments": {}}, ToolEnd.REFUSED, "call_tool was not called"),
-        ("not JSON", ToolEnd.REFUSED, "call_tool was not called"),
-        ({"name": 5, "arguments": {}}, ToolEnd.REFUSED, "call_tool was not called"),
+        ({"name": "weather", "arguments": {"text": "x"}}, "", "x"),
+        ({"name": "local__weather", "arguments": '{"text": "x"}'}, "", "x"),
+        ({"name": "local__wether", "arguments": {"text": "x"}}, "unknown_tool", "Did you mean local__weather?"),
+        ({"name": "local__weather", "arguments": ["x"]}, "schema", "must be a JSON object"),
+        ({"name": "local__weather"}, "schema", "'text' is a required property"),
+        ({"arguments": {}}, "schema", "call_tool was not called"),
+        ({"name": "call_tool", "arguments": {}}, "schema", "call_tool was not called"),
+        ("not JSON", "json", "call_tool was not called"),
+        ({"name": 5, "arguments": {}}, "schema", "call_tool was not called"),
     ],
 )
-def test_call_tool_is_forgiving_where_it_can_be_and_clear_where_not(arguments: Any, end: ToolEnd, said: str) -> None:
+def test_call_tool_is_forgiving_where_it_can_be_and_clear_where_not(arguments: Any, fault: str, said: str) -> None:
     @virtual_clock
     async def check() -> None:
         bench = Models(many())
         result = await bench.within(bench.scheduler.view(), CALL_TOOL, arguments)
-        assert result.end is end and said in result.text
+        assert result.end is (ToolEnd.REFUSED if fault else ToolEnd.OK) and said in result.text
+        assert result.fault == fault
         assert len(result.text) < 2_000
 
     check()

@@ -20,6 +20,7 @@ from typing import Literal
 
 from centuria.core.measures import Sample
 from centuria.core.progress import Progress
+from centuria.core.toolsearch import CALL_TOOL
 from centuria.events import CallClosed, CallOpened, Event
 from centuria.messages import CallKey, Completion, Fault, Pico
 
@@ -285,7 +286,8 @@ class Answers:
 
 
 def _place(name: str, fault: Fault) -> str:
-    return _UNKNOWN if fault == "unknown_tool" else name
+    """A `call_tool` that names no tool is repaired by the call of one, which goes by that tool's name."""
+    return _UNKNOWN if fault == "unknown_tool" or name == CALL_TOOL else name
 
 
 def _http_failure(status: int) -> HttpFailure:
