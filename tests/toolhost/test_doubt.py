@@ -110,12 +110,13 @@ async def test_a_resume_does_not_send_what_may_have_happened(mode: str, tmp_path
 
 
 @MODES
-@pytest.mark.parametrize(("tool", "sent"), [("broken", True), ("cut", True), ("half", True), ("gone", False)])
-async def test_over_http_what_was_sent_may_have_happened_and_a_503_did_not(mode: str, tool: str, sent: bool) -> None:
+@pytest.mark.parametrize("tool", ["broken", "cut", "half", "gone", "late", "page", "accepted", "stray"])
+async def test_over_http_what_was_sent_may_have_happened_whatever_came_back(mode: str, tool: str) -> None:
     async with RawHttp().serving() as there:
         web = ToolServer("web", "web", url=there.url, mode=mode, replicas=1 if mode == "shared" else 2)  # type: ignore[arg-type]
         async with bench(web) as made:
             result = await made.call(f"web__{tool}")
-            assert result.end is (ToolEnd.UNKNOWN if sent else ToolEnd.UNAVAILABLE)
-            assert (MAY_HAVE in result.text) == sent
-            assert there.seen.count(tool) == (1 if sent else 4)
+            assert result.end is ToolEnd.UNKNOWN
+            assert MAY_HAVE in result.text
+            assert "not for you" not in result.text
+            assert there.seen.count(tool) == 1

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
-from centuria.errors import OutcomeUnknown, ToolUnavailable
+from centuria.errors import ConfigurationError, OutcomeUnknown, ToolUnavailable
 from centuria.messages import ToolEnd
 from centuria.settings import ToolServer
 from tests.toolhost.kit import host_of
@@ -30,13 +31,25 @@ async def test_one_failed_post_ends_one_call_and_no_other() -> None:
         assert host.servers()[0].up
 
 
-async def test_a_429_is_not_run_and_keeps_its_retry_after() -> None:
+@pytest.mark.parametrize("tool", ["busy", "later"])
+async def test_a_429_or_a_503_that_says_when_to_come_back_is_not_run_and_keeps_its_retry_after(tool: str) -> None:
     async with RawHttp().serving() as server, host_of(web(server)) as host:
         with pytest.raises(ToolUnavailable) as caught:
-            await host.call("web__busy", {}, timeout=10)
-        assert caught.value.retry_after == 7.0
-        with pytest.raises(ToolUnavailable, match="503"):
-            await host.call("web__gone", {}, timeout=10)
+            await host.call(f"web__{tool}", {}, timeout=10)
+        assert (caught.value.retry_after, caught.value.throttled) == (7.0, True)
+
+
+async def test_a_key_in_the_url_is_in_no_error() -> None:
+    async with RawHttp().serving() as server:
+        keyed = replace(web(server), url=f"{server.url}?key=sk-very-secret")
+        async with host_of(keyed) as host:
+            with pytest.raises(OutcomeUnknown) as caught:
+                await host.call("web__malformed", {}, timeout=10)
+    assert "sk-very-secret" not in str(caught.value)
+    with pytest.raises(ConfigurationError) as refused:
+        async with host_of(replace(keyed, required=True)):
+            raise AssertionError("it is not there")
+    assert "sk-very-secret" not in f"{refused.value} {refused.value.remedy}"
 
 
 async def test_a_refusal_by_the_server_is_an_answer() -> None:

@@ -65,3 +65,10 @@ async def test_a_call_for_nobody_is_not_made_where_agents_have_names() -> None:
         with pytest.raises(ToolUnavailable):
             await host.call("web__echo", {"text": "x"}, timeout=10)
         assert server.seen == []
+
+
+async def test_a_cookie_that_one_agent_was_given_is_sent_for_no_other() -> None:
+    async with RawHttp().serving() as server, host_of(web(server), rows=rows) as host:
+        for task in ("task-1", "task-2"):
+            await host.call("web__echo", {"text": "x"}, timeout=10, caller=caller(task))
+        assert not any("cookie" in headers for _, headers in server.requests)

@@ -285,3 +285,33 @@ async def test_the_builtin_tools_are_started_with_their_options(tmp_path: Path) 
         assert all(tool.rerun for tool in host.catalogue())
         name = next(tool.name for tool in host.catalogue() if tool.slug == "file" and "read" in tool.tool)
         assert "42" in (await host.call(name, {"path": "notes.txt"}, timeout=20)).text
+
+
+_BAD_LIST = """
+import json, sys
+for line in sys.stdin:
+    asked = json.loads(line)
+    if asked["method"] == "server/discover":
+        said = {"error": {"code": -32601, "message": "Method not found"}}
+    elif asked["method"] == "initialize":
+        info = {"name": "bad", "version": "1"}
+        said = {"result": {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": info}}
+    else:
+        said = {"result": {"tools": "none"}}
+    if "id" in asked:
+        print(json.dumps({"jsonrpc": "2.0", "id": asked["id"], **said}), flush=True)
+"""
+
+
+async def test_a_server_whose_list_is_not_valid_is_down_for_that_and_not_for_how_it_was_ended() -> None:
+    async with host_of(ToolServer("bad", "bad", command=sys.executable, args=("-c", _BAD_LIST))) as host:
+        reason = host.servers()[0].reason
+    assert "not valid" in reason and "tools" in reason
+    assert "ended with" not in reason and "signal" not in reason
+
+
+async def test_a_server_that_only_prints_is_down_and_its_lines_are_counted() -> None:
+    async with host_of(shell("sh", "echo hello; echo world; exit 3")) as host:
+        reason = host.servers()[0].reason
+    assert "ended with code 3" in reason
+    assert "2 lines" in reason

@@ -78,12 +78,13 @@ def subscribes(session: ClientSession) -> bool:
 
 
 async def follow_changes(session: ClientSession, changed: Callable[[], None]) -> bool:
-    """Call `changed` at each change until the subscription ends.
+    """Call `changed` at each change until the subscription ends, and once it begins: nobody told of what came before.
 
-    True: it broke off, and what happened meanwhile is not known. False: there will be none.
+    True: it broke off. False: there will be none.
     """
     try:
         async with listen(session, tools_list_changed=True) as subscription:
+            changed()
             async for _ in subscription:
                 changed()
     except SubscriptionLost:

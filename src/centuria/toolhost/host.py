@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
@@ -159,7 +159,7 @@ class McpToolHost:
             server = self._servers[slug]
             if server.required and not sessions.up:
                 auth = self._auths.get(slug)
-                where = f"its `url` ({server.url})" if server.url else f"its command ({argv_of(server)[0]})"
+                where = f"its `url` ({_shown(server.url)})" if server.url else f"its command ({argv_of(server)[0]})"
                 first = "Log in" if auth is not None and auth.needs_login else f"Check {where}"
                 raise ConfigurationError(
                     f"The required tool server {server.name} did not start: {sessions.reason}{_sse_remark(server)}",
@@ -292,6 +292,12 @@ def _times(live: int, all_of_them: int, each: int, why: str) -> str:
     """Why a server with replicas takes as many calls as it does."""
     of = "" if live == all_of_them else f" of {all_of_them}"
     return f"{live}{of} replicas x {each} ({why})"
+
+
+def _shown(url: str) -> str:
+    """A URL without what may be secret in it: no user, no password, no query."""
+    parts = urlsplit(url)
+    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment=""))
 
 
 def _sse_remark(server: ToolServer) -> str:

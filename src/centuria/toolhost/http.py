@@ -38,6 +38,7 @@ from centuria.toolhost.wire import (
     answers,
     decode,
     encode,
+    garbled,
     is_answer,
     is_modern,
     lost,
@@ -135,7 +136,7 @@ class HttpDispatch(Dispatch):
     async def _understand(self, answer: Answer, number: Number, method: str) -> Message:
         status = answer.status
         if status == 202:
-            raise MCPError(types.INVALID_REQUEST, "It answered a request with 202 Accepted.")
+            raise garbled(types.INVALID_REQUEST, "It answered a request with 202 Accepted.")
         if status >= 400:
             raise await self._refused(answer)
         there = redirect_of(self._sender.url, answer)
@@ -147,11 +148,11 @@ class HttpDispatch(Dispatch):
         if kind.startswith("text/event-stream"):
             return await self._answer_in(answer, number)
         if not kind.startswith("application/json"):
-            raise MCPError(types.INVALID_REQUEST, f"Unexpected content type: {kind[:100]!r}")
+            raise garbled(types.INVALID_REQUEST, f"Unexpected content type: {kind[:100]!r}.")
         found = decode(await _body(answer, MAX_MESSAGE))
         if found is None or not is_answer(found) or not answers(found, number):
             self.wire.junk += 1
-            raise MCPError(types.PARSE_ERROR, "What it answered is no answer to this request.")
+            raise garbled(types.PARSE_ERROR, "What it answered is no answer to this request.")
         return found
 
     async def _refused(self, answer: Answer) -> MCPError:

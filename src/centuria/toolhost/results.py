@@ -11,8 +11,10 @@ from mcp import MCPError
 from centuria.errors import OutcomeUnknown, ToolError, ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
 
-#: HTTP statuses by which a server says that it has not begun: too early, too many, not now.
-_NOT_BEGUN = frozenset({408, 425, 429, 503})
+#: HTTP statuses by which a server says that it has not begun: too early, too many. A 408 or 503 says so only with a
+#: `Retry-After`: a proxy, or a time-out around the tool, sends them while the call runs.
+_NOT_BEGUN = frozenset({425, 429})
+_DOUBTFUL = frozenset({408, 503})
 
 
 def result_of(answer: types.CallToolResult | types.InputRequiredResult) -> ToolResult:
@@ -79,14 +81,15 @@ def trouble_of(server: str, error: MCPError) -> ToolError | None:
         case "transport":
             return OutcomeUnknown(f"The connection to {server} broke during the call: {error.message}.")
         case "http":
-            status = int(facts.get("status", 0))
-            if status in _NOT_BEGUN:
-                wait = facts.get("retry_after")
+            status, wait = int(facts.get("status", 0)), facts.get("retry_after")
+            if status in _NOT_BEGUN or (status in _DOUBTFUL and wait is not None):
                 return ToolUnavailable(
                     f"The server {server} refused for now: HTTP {status}.",
                     retry_after=float(wait) if isinstance(wait, int | float) else None,
-                    throttled=status == 429 or (status == 503 and wait is not None),
+                    throttled=status in (429, 503),
                 )
-            if status >= 500:
+            if status >= 500 or status in _DOUBTFUL:
                 return OutcomeUnknown(f"The server {server} failed during the call: HTTP {status}.")
+        case "garbled":
+            return OutcomeUnknown(f"The server {server} answered with something else: {error.message}")
     return None

@@ -230,7 +230,6 @@ class Session:
         while await follow_changes(client, wire.change):
             await asyncio.sleep(self._dice() * min(BACKOFF_CAP, BACKOFF_FIRST * 2 ** min(failures, 10)))
             failures += 1
-            wire.change()
 
     async def _probe(self, client: ClientSession, wire: Wire) -> None:
         """A call had no answer: is the server there at all? Raises where it is not.
@@ -271,22 +270,28 @@ class Session:
     def _why(self, error: BaseException | None, *, served: bool) -> str:
         while isinstance(error, BaseExceptionGroup):
             error = error.exceptions[0]
-        code = self.wire.code
+        code, gone = self.wire.code, error is None or (isinstance(error, MCPError) and _is_gone(error))
         if isinstance(error, ToolUnavailable):
             what = error.message
         elif isinstance(error, TimeoutError) and not served:
             what = f"It did not answer within {self._start_timeout:g} s."
         elif isinstance(error, TimeoutError):
             what = "It stopped answering."
-        elif code is not None:
+        elif code is not None and gone:  # else it was ended here, for what it had said
             what = f"It ended with code {code}." if code >= 0 else f"It was killed by signal {-code}."
         elif error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED):
             what = "It closed the connection."
         elif isinstance(error, MCPError) and denied(error):
             what = self._login.trouble if self._login is not None else ""
             what = what or f"It did not let us in: {error.message[:300]}."
+        elif isinstance(error, ValidationError):
+            first = error.errors(include_url=False, include_input=False)[0]
+            place = ".".join(str(part) for part in first["loc"])
+            what = f"What it answered is not valid: {error.title}, at {place[:100]}: {first['msg'][:200]}."
         else:
             what = f"{type(error).__name__}: {str(error)[:300]}"
+        if not served and self.wire.junk:
+            what += f" Of what it sent, {self.wire.junk:,} lines or messages are not of the protocol."
         last = self.wire.last_line[:300]
         return f"{what} Its last words: {last}" if last else what
 
@@ -352,6 +357,11 @@ class Session:
 
     def _unavailable(self) -> ToolUnavailable:
         return ToolUnavailable(f"The server {self.name} is not available. {self.reason}")
+
+
+def _is_gone(error: MCPError) -> bool:
+    """Whether this error says that the connection is gone, and nothing else."""
+    return error.code == types.CONNECTION_CLOSED or lost_in_transport(error)
 
 
 async def _heard(wire: Wire, message: IncomingMessage) -> None:

@@ -104,6 +104,7 @@ class Dispatch(ABC):
         {"kind": "http", "status": 429, "retry_after": 2.5}    seconds, or null
         {"kind": "expired"}                     the server forgot the session; nothing ran
         {"kind": "too_large"}                   the answer is beyond the cap
+        {"kind": "garbled"}                     what came is no answer; what was asked for may have happened
     """
 
     def __init__(self) -> None:
@@ -329,7 +330,11 @@ def _result_of(answer: Message) -> dict[str, Any]:
 
 
 def _no_answer() -> MCPError:
-    return MCPError(types.PARSE_ERROR, "What it answered is no JSON-RPC message.")
+    return garbled(types.PARSE_ERROR, "What it answered is no JSON-RPC message.")
+
+
+def garbled(code: int, what: str) -> MCPError:
+    return MCPError(code, what, {"kind": "garbled"})
 
 
 def closed() -> MCPError:

@@ -16,12 +16,13 @@ import io
 import ssl
 from collections.abc import AsyncIterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
 from centuria.errors import ToolUnavailable
+from centuria.toolhost.on_behalf import agents_headers
 
 if TYPE_CHECKING:
     import aiohttp
@@ -170,7 +171,7 @@ class Sender:
         )
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, ssl=_tls()),
-            cookie_jar=aiohttp.CookieJar(unsafe=True),
+            cookie_jar=_cookie_jar(),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"User-Agent": "centuria"},
             max_line_size=32_768,
@@ -248,6 +249,23 @@ class _Body(httpx2.AsyncByteStream):
         self._answer.close()
 
 
+def _cookie_jar() -> aiohttp.CookieJar:
+    import aiohttp
+
+    class Jar(aiohttp.CookieJar):
+        """What is set in answer to one agent's own headers may stand for that agent, and is for no other to send."""
+
+        def update_cookies(self, *cookies: Any) -> None:
+            if not agents_headers():
+                super().update_cookies(*cookies)
+
+        def update_cookies_from_headers(self, *headers: Any) -> None:
+            if not agents_headers():
+                super().update_cookies_from_headers(*headers)
+
+    return Jar(unsafe=True)
+
+
 @cache
 def _tls() -> ssl.SSLContext:
     """The certificates that are trusted, read once: each time takes tens of milliseconds of everyone's time."""
@@ -295,12 +313,15 @@ def _broken(error: Exception) -> Broken:
     unsent = (
         aiohttp.ClientConnectorError,
         aiohttp.ClientHttpProxyError,
-        aiohttp.ConnectionTimeoutError,
-        aiohttp.InvalidURL,
     )
     match error:
         case aiohttp.InvalidURL():
             return Broken("Its URL is not valid", sent=False)
+        case aiohttp.ConnectionTimeoutError():
+            return Broken("ConnectionTimeoutError: it took too long", sent=False)
+        case aiohttp.ClientResponseError():  # its own text has the URL, and so what is secret in that
+            what = f"{type(error).__name__}: {error.status} {error.message}"
+            return Broken(what[:300], sent=not isinstance(error, unsent))
         case ValueError() if not isinstance(error, aiohttp.ClientError):
             # A header that HTTP cannot carry: the error's own text could show a key.
             return Broken("A header of the request is not legal; look for line breaks in it", sent=False)

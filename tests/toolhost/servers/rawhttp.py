@@ -12,10 +12,11 @@ SCHEMA = {"type": "object"}
 
 
 class RawHttp:
-    """Tools: `echo`, `sleep`, `busy` (429 with Retry-After), `gone` (503), `broken` (500), `cut` (closes the
-    connection), `half` (closes it in mid-answer), `denied` (401). With `sessions` it has sessions, which
-    `forget` makes it forget. `seen` are the tool calls that reached it. `limited` runs `at_once` calls, and refuses
-    others (429).
+    """Tools: `echo` (with `X-User`, a cookie of that user), `sleep`, `busy` (429 with Retry-After), `gone` (503),
+    `later` (503 with Retry-After), `late` (408), `broken` (500), `cut` (closes the connection), `half` (closes it in
+    mid-answer), `denied` (401), `page` (a web page), `accepted` (202), `stray` (the answer to another request),
+    `malformed` (no HTTP). `limited` runs `at_once` calls, and refuses others (429). With `sessions` it has sessions,
+    which `forget` makes it forget. `seen` are the tool calls that reached it.
     """
 
     def __init__(self, *, sessions: bool = False, at_once: int = 10) -> None:
@@ -83,19 +84,36 @@ class RawHttp:
                 return _reply(writer, message, result, more)
             case "tools/list":
                 names = ("echo", "sleep", "busy", "gone", "broken", "cut", "half", "denied", "limited")
+                names += ("late", "later", "page", "accepted", "stray", "malformed")
                 return _reply(writer, message, {"tools": [{"name": n, "inputSchema": SCHEMA} for n in names]})
             case "tools/call":
-                return await self._call(message, writer)
+                return await self._call(message, headers, writer)
         error = {"jsonrpc": "2.0", "id": message["id"], "error": {"code": -32601, "message": "Method not found"}}
         return _write(writer, 400, json.dumps(error).encode())
 
-    async def _call(self, message: dict[str, Any], writer: asyncio.StreamWriter) -> None:
+    async def _call(  # noqa: C901 - one case for each tool
+        self, message: dict[str, Any], headers: dict[str, str], writer: asyncio.StreamWriter
+    ) -> None:
         name, arguments = message["params"]["name"], message["params"].get("arguments") or {}
         self.seen.append(name)
         self.arrived.set()
         match name:
             case "echo":
-                _say(writer, message, arguments["text"])
+                user = headers.get("x-user")
+                more = {} if user is None else {"set-cookie": f"who={user}; Path=/"}
+                _say(writer, message, arguments["text"], more)
+            case "late":
+                _write(writer, 408, b"")
+            case "later":
+                _write(writer, 503, b"", {"retry-after": "7"})
+            case "page":
+                _write(writer, 200, b"<html>", {"content-type": "text/html"})
+            case "accepted":
+                _write(writer, 202, b"")
+            case "stray":
+                _say(writer, {"id": 987654}, "not for you")
+            case "malformed":
+                writer.write(b"HTTP/1.1 abc\r\n\r\n")
             case "sleep":
                 await asyncio.sleep(arguments["seconds"])
                 _say(writer, message, "awake")
@@ -121,8 +139,8 @@ class RawHttp:
                 await writer.drain()
 
 
-def _say(writer: asyncio.StreamWriter, message: dict[str, Any], text: str) -> None:
-    _reply(writer, message, {"content": [{"type": "text", "text": text}], "isError": False})
+def _say(writer: asyncio.StreamWriter, message: dict[str, Any], text: str, more: dict[str, str] | None = None) -> None:
+    _reply(writer, message, {"content": [{"type": "text", "text": text}], "isError": False}, more)
 
 
 def _reply(

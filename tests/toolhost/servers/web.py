@@ -23,13 +23,14 @@ class Web:
     Tools: `echo`; `stream` (the same as events); `hang`; `big` (so many characters, as events with `events`); `zipped`;
     `resume` (its stream breaks off and goes on when asked for), `torn` (it does not go on); `stray` (the answer to
     another request); `ask` (the server asks back in the middle); `wait` (for `gate`). `extra` are further
-    tools of the catalogue.
+    tools of the catalogue, `meanwhile` those that it has only once somebody subscribes.
     """
 
     def __init__(self, *, modern: bool = False) -> None:
         self.modern = modern
         self.extra: list[Any] = []
         self.forgotten: dict[str, Any] = {"status": 404, "text": "no such session"}
+        self.meanwhile: list[Any] = []
         self.methods: Counter[str] = Counter()
         self.cancelled: list[Any] = []
         self.aborted = 0
@@ -184,6 +185,7 @@ class Web:
         return await self._pump(request, {})
 
     async def _subscribe(self, request: web.Request, message: dict[str, Any]) -> web.StreamResponse:
+        self.extra, self.meanwhile = [*self.extra, *self.meanwhile], []
         return await self._pump(request, {SUBSCRIPTION: message["id"]})
 
     async def _pump(self, request: web.Request, meta: dict[str, Any]) -> web.StreamResponse:
