@@ -9,6 +9,7 @@ import pytest
 from mcp import MCPError
 from mcp.client.session import ClientSession
 
+from centuria.messages import ToolEnd
 from centuria.testing.clock import virtual_clock
 from centuria.toolhost.catalogue import MAX_PAGES
 from centuria.toolhost.negotiation import negotiate
@@ -143,3 +144,31 @@ async def test_questions_in_mid_call_that_nobody_can_answer_end_the_call() -> No
     async with session_with(Local(asking)) as session:
         result = await session.call("echo", {}, timeout=5)
     assert result.end.value == "error"
+
+
+@virtual_clock
+@pytest.mark.parametrize("kind", ["http", "transport", "expired", "closed", "garbled"])
+async def test_what_a_server_says_of_its_error_is_not_taken_for_what_we_know_of_the_connection(kind: str) -> None:
+    """Many servers have the code -32000, that of a lost connection, for every error."""
+
+    async def sly(server: Local, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        if method == "tools/call":
+            data = {"kind": kind, "status": "x", "retry_after": 1e308, "sent": False}
+            return {"error": {"code": -32000, "message": "No such page.", "data": data}}
+        return handshake(method, tools=[ECHO])
+
+    async with session_with(Local(sly)) as session:
+        result = await session.call("echo", {}, timeout=5)
+        assert (result.end, result.text) == (ToolEnd.ERROR, "No such page.")
+        assert (session.up, session.opened) == (True, 1)
+
+
+@virtual_clock
+async def test_a_notification_that_is_not_valid_is_logged_nowhere(caplog: pytest.LogCaptureFixture) -> None:
+    async def plain(server: Local, method: str, params: dict[str, Any]) -> dict[str, Any]:
+        return handshake(method, tools=[ECHO])
+
+    server = Local(plain)
+    async with session_with(server):
+        await server._take({"method": "notifications/tools/list_changed", "params": {"_meta": "said in confidence"}})
+    assert not caplog.records

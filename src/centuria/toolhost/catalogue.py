@@ -13,6 +13,8 @@ from mcp_types import methods
 from mcp_types.version import LATEST_HANDSHAKE_VERSION, MODERN_PROTOCOL_VERSIONS
 from pydantic import ValidationError
 
+from centuria.toolhost.results import lost_in_transport
+
 #: Pages of a catalogue; a cursor that comes again ends it too.
 MAX_PAGES = 100
 #: Tools of one server; nobody could choose among more.
@@ -90,6 +92,5 @@ async def follow_changes(session: ClientSession, changed: Callable[[], None]) ->
     except SubscriptionLost:
         return True
     except MCPError as error:
-        facts = error.data if isinstance(error.data, dict) else {}
-        return facts.get("kind") == "transport"
+        return lost_in_transport(error)
     return True

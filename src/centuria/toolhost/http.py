@@ -28,6 +28,7 @@ from centuria.core.retry import parse_retry_after
 from centuria.errors import ToolUnavailable
 from centuria.settings import ToolServer
 from centuria.toolhost.on_behalf import agents_headers
+from centuria.toolhost.results import Facts
 from centuria.toolhost.sse import EventReader, TooLong
 from centuria.toolhost.wire import (
     MAX_MESSAGE,
@@ -170,13 +171,13 @@ class HttpDispatch(Dispatch):
             said = False
         if self._session is not None and code != types.METHOD_NOT_FOUND:
             if status == 404 or (status == 400 and said and _FORGOTTEN.search(message)):
-                return MCPError(types.INVALID_REQUEST, "Session terminated", {"kind": "expired"})
+                return MCPError(types.INVALID_REQUEST, "Session terminated", Facts(kind="expired"))
         elif status == 404 and not said:
             return MCPError(types.METHOD_NOT_FOUND, "Not Found")
         if said and (status == 404 or code in _NEGOTIATION):
             return MCPError(code, message, detail)
         wait = parse_retry_after(answer.headers, time.time())
-        return MCPError(code, message, {"kind": "http", "status": status, "retry_after": wait, "data": detail})
+        return MCPError(code, message, Facts(kind="http", status=status, retry_after=wait, data=detail))
 
     # -- streams ------------------------------------------------------------------------------------------------------
 

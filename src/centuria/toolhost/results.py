@@ -52,8 +52,17 @@ def _size(base64: str) -> str:
     return f"{size} B" if size < 1000 else f"{size / 1000:.0f} kB" if size < 1_000_000 else f"{size / 1e6:.1f} MB"
 
 
-def _facts(error: MCPError) -> dict[str, Any]:
-    return error.data if isinstance(error.data, dict) else {}
+class Facts(dict[str, Any]):
+    """The `data` of an error of the connection. What a server sends is never of this class, whatever it says."""
+
+
+def _facts(error: MCPError) -> Facts:
+    return error.data if isinstance(error.data, Facts) else Facts()
+
+
+def is_closed(error: MCPError) -> bool:
+    """Whether the connection ended; many servers have the same code for errors of all kinds."""
+    return _facts(error).get("kind") == "closed"
 
 
 def lost_in_transport(error: MCPError) -> bool:
@@ -90,6 +99,8 @@ def trouble_of(server: str, error: MCPError) -> ToolError | None:
                 )
             if status >= 500 or status in _DOUBTFUL:
                 return OutcomeUnknown(f"The server {server} failed during the call: HTTP {status}.")
+        case "closed":
+            return OutcomeUnknown(f"The server {server} went away during the call.")
         case "garbled":
             return OutcomeUnknown(f"The server {server} answered with something else: {error.message}")
     return None

@@ -16,20 +16,23 @@ from typing import Any, Protocol
 
 import mcp_types as types
 from mcp import MCPError
+from mcp.client import session as sdk
 from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
 from centuria import __version__
-from centuria.errors import OutcomeUnknown, ToolUnavailable
+from centuria.errors import ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
 from centuria.toolhost.calling import call_tool
 from centuria.toolhost.catalogue import follow_changes, list_tools, subscribes
 from centuria.toolhost.elicitation import Policy, elicitation
 from centuria.toolhost.negotiation import negotiate
-from centuria.toolhost.results import denied, has_expired, lost_in_transport, result_of, trouble_of
+from centuria.toolhost.results import denied, has_expired, is_closed, lost_in_transport, result_of, trouble_of
 from centuria.toolhost.wire import Dispatch, Wire
 
 logger = logging.getLogger(__name__)
+# For each message of a server's that is not valid, the SDK logs a traceback that shows it. Such a message is dropped.
+sdk.logger.addFilter(lambda record: record.exc_info is None or record.pathname != sdk.__file__)
 
 #: Full-jitter backoff between attempts to open a session: dice() * min(cap, first * 2 ** failures).
 BACKOFF_FIRST, BACKOFF_CAP = 0.25, 30.0
@@ -241,7 +244,7 @@ class Session:
             async with asyncio.timeout(self._start_timeout):
                 await client.list_tools()
         except MCPError as error:
-            if error.code == types.CONNECTION_CLOSED or lost_in_transport(error) or denied(error):
+            if _is_gone(error) or denied(error):
                 raise
         except TimeoutError:
             if wire.heard == heard and all(began > since for began in self._in_flight.values()):
@@ -279,7 +282,7 @@ class Session:
             what = "It stopped answering."
         elif code is not None and gone:  # else it was ended here, for what it had said
             what = f"It ended with code {code}." if code >= 0 else f"It was killed by signal {-code}."
-        elif error is None or (isinstance(error, MCPError) and error.code == types.CONNECTION_CLOSED):
+        elif error is None or (isinstance(error, MCPError) and is_closed(error)):
             what = "It closed the connection."
         elif isinstance(error, MCPError) and denied(error):
             what = self._login.trouble if self._login is not None else ""
@@ -351,8 +354,6 @@ class Session:
         trouble = trouble_of(self.name, error)
         if trouble is not None:
             raise trouble from error
-        if error.code == types.CONNECTION_CLOSED:
-            raise OutcomeUnknown(f"The server {self.name} went away during the call of {tool}.") from error
         return ToolResult(error.message[:2000] or f"Error {error.code}.", ToolEnd.ERROR)
 
     def _unavailable(self) -> ToolUnavailable:
@@ -361,7 +362,7 @@ class Session:
 
 def _is_gone(error: MCPError) -> bool:
     """Whether this error says that the connection is gone, and nothing else."""
-    return error.code == types.CONNECTION_CLOSED or lost_in_transport(error)
+    return is_closed(error) or lost_in_transport(error)
 
 
 async def _heard(wire: Wire, message: IncomingMessage) -> None:

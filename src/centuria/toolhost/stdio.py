@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from mcp import MCPError
 from mcp.client.stdio import get_default_environment
 from mcp.shared.dispatcher import CallOptions
 
@@ -194,8 +195,7 @@ class StdioDispatch(Dispatch):
         self.wire.oversize += 1
         found = _FIRST.match(ends) or _FINAL.search(ends)
         if found is not None:
-            error = too_large().error.model_dump(by_alias=True, mode="json")
-            self._settle({"id": json.loads(found[1]), "error": error})
+            self._settle({"id": json.loads(found[1]), "error": _said(too_large())})
 
     def retire(self) -> None:
         """Nothing outlives a server's pipes."""
@@ -206,7 +206,7 @@ class StdioDispatch(Dispatch):
             return
         super()._end()
         self.wire.lose()
-        error = closed().error.model_dump(by_alias=True, mode="json", exclude_none=True)
+        error = _said(closed())
         for waiting in self._pending.values():
             if not waiting.done():
                 waiting.set_result({"error": error})
@@ -232,6 +232,11 @@ class StdioDispatch(Dispatch):
                     await self._child.stdin.drain()
         except (OSError, TimeoutError):
             self._end()
+
+
+def _said(error: MCPError) -> Message:
+    """An error of ours in the place of an answer."""
+    return {"code": error.code, "message": error.message, "data": error.data}
 
 
 class _Framer:

@@ -29,6 +29,7 @@ from pydantic_core import from_json
 
 from centuria.toolhost.catalogue import without_bad_tools
 from centuria.toolhost.last_words import most_telling
+from centuria.toolhost.results import Facts
 
 logger = logging.getLogger(__name__)
 
@@ -99,9 +100,10 @@ class Wire:
 class Dispatch(ABC):
     """Requests and their answers over one connection; implements `mcp.shared.dispatcher.Dispatcher`.
 
-    Errors are `MCPError`. Where the connection failed their `data` says so:
+    Errors are `MCPError`. Where the connection failed their `data`, which are `Facts`, say so:
         {"kind": "transport", "sent": bool}     no answer; `sent` False means that surely nothing ran
         {"kind": "http", "status": 429, "retry_after": 2.5}    seconds, or null
+        {"kind": "closed"}                      the connection ended; what was sent may have happened
         {"kind": "expired"}                     the server forgot the session; nothing ran
         {"kind": "too_large"}                   the answer is beyond the cap
         {"kind": "garbled"}                     what came is no answer; what was asked for may have happened
@@ -149,7 +151,7 @@ class Dispatch(ABC):
         self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
     ) -> dict[str, Any]:
         if self.closed:
-            raise MCPError(types.CONNECTION_CLOSED, "it is closed", {"kind": "transport", "sent": False})
+            raise MCPError(types.CONNECTION_CLOSED, "it is closed", Facts(kind="transport", sent=False))
         opts = opts or {}
         number = opts.get("request_id") or self._number()
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
@@ -334,19 +336,19 @@ def _no_answer() -> MCPError:
 
 
 def garbled(code: int, what: str) -> MCPError:
-    return MCPError(code, what, {"kind": "garbled"})
+    return MCPError(code, what, Facts(kind="garbled"))
 
 
 def closed() -> MCPError:
-    return MCPError(types.CONNECTION_CLOSED, "Connection closed")
+    return MCPError(types.CONNECTION_CLOSED, "Connection closed", Facts(kind="closed"))
 
 
 def lost(what: str, *, sent: bool) -> MCPError:
-    return MCPError(types.INTERNAL_ERROR, what, {"kind": "transport", "sent": sent})
+    return MCPError(types.INTERNAL_ERROR, what, Facts(kind="transport", sent=sent))
 
 
 def too_large() -> MCPError:
-    return MCPError(types.INTERNAL_ERROR, f"The result is larger than {MAX_MESSAGE:,} bytes.", {"kind": "too_large"})
+    return MCPError(types.INTERNAL_ERROR, f"The result is larger than {MAX_MESSAGE:,} bytes.", Facts(kind="too_large"))
 
 
 def is_modern(version: str | None) -> bool:
