@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
+from dataclasses import replace
 from typing import Any
 
+import httpx2
 import pytest
 
 from centuria.errors import ToolUnavailable
 from centuria.messages import CallKey
 from centuria.ports import Caller
 from centuria.settings import ToolServer
+from centuria.toolhost.http import http_transport
+from centuria.toolhost.on_behalf import on_behalf
 from tests.toolhost.kit import host_of
 from tests.toolhost.servers.rawhttp import RawHttp
 
@@ -72,3 +77,20 @@ async def test_a_cookie_that_one_agent_was_given_is_sent_for_no_other() -> None:
         for task in ("task-1", "task-2"):
             await host.call("web__echo", {"text": "x"}, timeout=10, caller=caller(task))
         assert not any("cookie" in headers for _, headers in server.requests)
+
+
+class Ours(httpx2.Auth):
+    async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
+        request.headers["authorization"] = "Bearer ours"
+        yield request
+
+
+async def test_an_agents_own_authorization_is_not_replaced_by_the_login_that_all_share() -> None:
+    async with RawHttp().serving() as server:
+        there = replace(web(server), headers={})
+        async with http_transport(there, connect=5, slots=1, auth=Ours()) as dispatch:
+            call = {"name": "echo", "arguments": {"text": "x"}}
+            await dispatch.send_raw_request("tools/list", None)
+            with on_behalf(there.agent_headers, {"user": "ann"}):
+                await dispatch.send_raw_request("tools/call", call)
+        assert [headers["authorization"] for _, headers in server.requests] == ["Bearer ours", "Bearer ann"]

@@ -109,7 +109,7 @@ class Sender:
     async def _once(
         self, method: str, url: httpx2.URL, headers: Mapping[str, str], body: bytes, *, patient: bool
     ) -> Answer:
-        if self._auth is None:
+        if self._auth is None or "authorization" in headers:  # an agent's own: it must not go under our name
             return await self._plain(method, url, headers, body, patient=patient)
         from mcp.client.auth import OAuthFlowError
 
