@@ -13,7 +13,7 @@ __version__ = "0.1.0"
 #: Public name -> the module that defines it.
 _PUBLIC = {
     "Swarm": "swarm",
-    "Report": "run",
+    "Report": "ending",
     "Comparison": "compare",
     "Outcome": "messages",
     "Status": "messages",
@@ -50,10 +50,10 @@ __all__ = [
 
 if TYPE_CHECKING:  # what type checkers see; a test proves that both lists are one
     from centuria.compare import Comparison
+    from centuria.ending import Report
     from centuria.errors import BudgetExceeded, CenturiaError, ConfigurationError, GraphError, JournalError
     from centuria.events import Record, TextDelta
     from centuria.messages import Outcome, Status, Usage
-    from centuria.run import Report
     from centuria.stream import Gap
     from centuria.swarm import Swarm, run_sync
 

@@ -9,7 +9,6 @@ from centuria import merge as merging
 from centuria.assigning import Assigning
 from centuria.briefing import Briefing
 from centuria.core.arguments import BadArguments
-from centuria.core.graph import NewTask
 from centuria.core.ready import ReadyQueue
 from centuria.core.refusals import concerns_all
 from centuria.core.tallies import AGENTS
@@ -443,18 +442,3 @@ def _verdict(error: BaseException) -> tuple[Status, str]:
             return Status.FAILED, str(error)
         case _:
             return Status.FAILED, f"internal error: {type(error).__name__}: {error}"[:500]
-
-
-def new_tasks(job: Job) -> list[NewTask]:
-    """The job's tasks as the graph takes them."""
-    return [
-        NewTask(
-            id=task.id,
-            spec=task.spec,
-            label=task.label,
-            needs=task.needs,
-            priority=task.priority,
-            allow_failed=task.allow_failed,
-        )
-        for task in job.tasks
-    ]

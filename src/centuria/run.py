@@ -1,60 +1,45 @@
-"""One run, from its folder to its report: composes the cores and shells, and brings a broken run back."""
+"""One run, from its folder to its report: composes the cores and shells, and lets them work."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import time
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
 from random import random
-from typing import Any, Literal
+from typing import Any
 
-from centuria import __version__
 from centuria.admission import Money, Purse, Slots
-from centuria.core.calls import CallLedger
-from centuria.core.governor import Governor
 from centuria.core.graph import TaskGraph
-from centuria.core.landing import SoftLanding
-from centuria.core.money import Ledger
-from centuria.core.progress import Progress
-from centuria.core.rates import RateLimits
 from centuria.core.resources import check_limit
 from centuria.core.retry import RetryPolicy
 from centuria.core.schemas import DIALECTS
 from centuria.core.slots import SlotTable
 from centuria.core.tallies import AGENTS
-from centuria.core.warmup import WarmUp
+from centuria.cores import Cores
+from centuria.ending import Report, results_lines, verdict
 from centuria.errors import ConfigurationError, JournalError, first_of
 from centuria.events import (
-    Event,
     FileWritten,
     Notice,
-    PhaseStarted,
     RunEnded,
-    RunResumed,
-    RunStarted,
-    TaskEnded,
 )
 from centuria.journal import SqliteJournal, take_commands
 from centuria.kit import RUN_NODE, Kit
 from centuria.launch import Launch
 from centuria.merge import variables as merge_variables
 from centuria.merger import Merged
-from centuria.messages import DOLLAR, Outcome, Pico, Status
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
-from centuria.orchestrator import Orchestrator, new_tasks
+from centuria.orchestrator import Orchestrator
 from centuria.ports import Model, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
-from centuria.settings import MERGE, Endpoint, Job, Task
+from centuria.settings import MERGE, Endpoint, Job
 from centuria.steering import Approvals, obey
 from centuria.stream import Stream
 from centuria.throttle import Throttle
@@ -62,68 +47,6 @@ from centuria.toolhost import McpToolHost
 from centuria.views.report import report
 
 _COMMAND_POLL = 0.5
-RunStatus = Literal["ok", "partial", "failed", "budget", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a run came to. `cost` and `held` are pico-dollars; `exit_code` is the command's.
-
-    `priced` False: nobody knows what the model costs, so `cost` leaves out its calls.
-    """
-
-    run: str
-    folder: Path
-    status: RunStatus
-    exit_code: int
-    cause: str
-    answer: str
-    outcomes: Mapping[str, Outcome]
-    cost: Pico
-    held: Pico
-    rehearsal: bool
-    priced: bool = True
-
-    @property
-    def dollars(self) -> float | None:
-        """What it cost, None where that is not known."""
-        return self.cost / DOLLAR if self.priced else None
-
-
-class Cores:
-    """The pure machines of a run, to be folded together."""
-
-    def __init__(self, launch: Launch) -> None:
-        limits = launch.job.limits
-        self.graph = TaskGraph(max_depth=limits.depth, max_tasks=limits.tasks)
-        self.calls = CallLedger()
-        self.ledger = Ledger()
-        self.landing = SoftLanding()
-        self.governor = governor_of(launch)
-        self.warmup = WarmUp(launch.endpoint.model)
-        self.progress = Progress()
-        #: Tasks that ended ok in a broken run whose file was not yet written.
-        self.unwritten: set[str] = set()
-
-    def restore(self, journal: SqliteJournal) -> int:
-        """Fold a journal. Returns the number of its last record."""
-        seq = 0
-        for record in journal.read():
-            seq = record.seq
-            self.progress.record(record)
-            for core in (self.graph, self.calls, self.ledger, self.landing, self.governor, self.warmup):
-                core.apply(record.event)
-            self._note_file(record.event)
-            # What did not end ok may run again, and then replays its calls.
-            if isinstance(record.event, TaskEnded) and record.event.outcome.status is Status.OK:
-                self.calls.forget(record.event.task)
-        return seq
-
-    def _note_file(self, event: Event) -> None:
-        if isinstance(event, TaskEnded) and event.outcome.status is Status.OK:
-            self.unwritten.add(event.task)
-        elif isinstance(event, FileWritten) and event.task is not None:
-            self.unwritten.discard(event.task)
 
 
 class Run:
@@ -319,7 +242,7 @@ class Run:
     def _compose(self, cores: Cores, stream: Stream, transport: Transport, host: ToolHost, *, fresh: bool) -> Kit:
         launch, job = self.launch, self.launch.job
         slots, money = Slots(SlotTable(), stream), Money(cores.ledger, stream, self.purse)
-        self._begin(cores, stream) if fresh else self._resume(cores, stream)
+        cores.begin(launch, stream) if fresh else cores.resume(launch, stream)
         if launch.tape.replay is not None:
             stream.publish(Notice(f"This is a replay of {launch.tape.replay}: no model is asked, nothing is paid."))
         if self.purse is not None and job.limits.budget is not None:
@@ -383,42 +306,6 @@ class Run:
             folder=launch.folder,
             clock=self._wall,
         )
-
-    def _begin(self, cores: Cores, stream: Stream) -> None:
-        launch, limits = self.launch, self.launch.job.limits
-        started = RunStarted(
-            run=launch.run,
-            name=launch.job.name,
-            model=launch.endpoint.model,
-            rehearsal=launch.rehearse,
-            replay=launch.tape.replay is not None,
-            budget=limits.budget,
-            agents=limits.agents,
-            concurrency=limits.concurrency,
-            version=__version__,
-        )
-        stream.publish(started, PhaseStarted("prepare"), *cores.graph.add(new_tasks(launch.job)))
-
-    def _resume(self, cores: Cores, stream: Stream) -> None:
-        """Say what is known of the broken run, then put back what is to run again."""
-        job, resume = self.launch.job, self.launch.resume
-        in_doubt = len(cores.calls.in_doubt())
-        lost = cores.calls.resolve_in_doubt()
-        for fact in lost:
-            cores.ledger.apply(fact)
-        plan = plan_resume(job, cores.graph, cores.calls, only=resume.only if resume else None)
-        resumed = RunResumed(len(plan.reused), len(plan.resets) + len(plan.added), in_doubt, job.limits.budget)
-        for core in (cores.governor, cores.warmup):
-            core.apply(resumed)
-        stream.publish(resumed, *lost)
-        stream.publish(PhaseStarted("prepare"), *cores.ledger.recover())
-        events = cores.graph.end_all(plan.dropped) if plan.dropped else []
-        events += cores.graph.reset(plan.resets, specs={task.id: task.spec for task in job.tasks})
-        events += cores.graph.add([task for task in new_tasks(job) if task.id in plan.added])
-        for event in events:
-            cores.calls.apply(event)
-        if events:
-            stream.publish(*events)
 
     # -- working ------------------------------------------------------------------------------------------------------
 
@@ -485,19 +372,6 @@ def agents_of(job: Job) -> int:
     return job.limits.agents if grows else min(job.limits.agents, len(job.tasks))
 
 
-def governor_of(launch: Launch) -> Governor:
-    """The governor of the run's model. A limit that nobody stated is found out."""
-    limits, known = launch.job.limits, launch.account
-    if launch.rehearse or launch.tape.replay is not None:
-        known = RateLimits(concurrency=limits.concurrency)
-    most, why = limits.concurrency, ""
-    if known.concurrency is not None and known.concurrency < most:
-        most, why = known.concurrency, f"the account's concurrency is {known.concurrency} (limits.tier)"
-    elif limits.concurrency_written:
-        known = replace(known, concurrency=most)
-    return Governor(launch.endpoint.model, most=most, known=known, why=why)
-
-
 def rows_of(job: Job, graph: TaskGraph) -> Callable[[str], Mapping[str, Any]]:
     """The row that each agent works for: its task's, or that of the task of the job below which it was assigned."""
     rows: dict[str | None, Mapping[str, Any]] = {task.id: task.variables for task in job.tasks}
@@ -515,66 +389,7 @@ def _deafen(host: McpToolHost) -> None:
     host.on_change = None
 
 
-def verdict(
-    outcomes: Mapping[str, Outcome],
-    merged: Merged,
-    *,
-    stopped: str,
-    unended: int = 0,
-    leaves: Mapping[str, Outcome] | None = None,
-) -> tuple[RunStatus, int, str]:
-    """The run's status, exit code and cause, from the census and the merge alone. `unended` tasks have no outcome.
-
-    `leaves` (by default all) did the work: where none of them ended ok, neither did the run, whatever was made of it.
-    """
-    statuses = [outcome.status for outcome in outcomes.values()]
-    total = len(statuses) + unended
-    not_ok = total - statuses.count(Status.OK)
-    if stopped:
-        return "cancelled", 130, stopped
-    if Status.BUDGET in statuses or merged.budget:
-        return "budget", 3, merged.cause or f"{statuses.count(Status.BUDGET)} tasks ended for lack of budget"
-    worked = outcomes if leaves is None else leaves
-    if not any(outcome.status is Status.OK for outcome in worked.values()):
-        return "failed", 1, f"no task ended ok{_causes(worked.values())}"
-    if not_ok or merged.cause:
-        return "partial", 1, merged.cause or f"{not_ok} of {total} tasks did not end ok"
-    return "ok", 0, ""
-
-
-def _causes(outcomes: Iterable[Outcome]) -> str:
-    """The commonest causes, counted."""
-    counted = Counter(outcome.cause or outcome.status.value for outcome in outcomes)
-    return "".join(f"; {count} x {cause}" for cause, count in counted.most_common(3)) if len(counted) else ""
-
-
 def unpriced(endpoint: Endpoint) -> str:
     """What is said of a model that has no price and no cap that would need one."""
     model = json.dumps(endpoint.model, ensure_ascii=False)
     return f"No price is known for {endpoint.model}: its calls are unpriced. Add [prices.{model}] to the job file."
-
-
-def results_lines(tasks: Iterable[Task], outcomes: Mapping[str, Outcome], *, priced: bool = True) -> str:
-    """Every outcome as a line of JSON, in the order of the tasks. Money in dollars, null where it is not known."""
-    lines = []
-    for task in tasks:
-        end = outcomes.get(task.id)
-        if end is None:
-            continue
-        line = {
-            "id": task.id,
-            "label": task.label,
-            "status": end.status.value,
-            "cause": end.cause,
-            "cut_short": end.cut_short,
-            "answer": end.structured if end.structured is not None else end.text,
-            "steps": end.steps,
-            "attempts": end.attempts,
-            "repairs": end.repairs,
-            "tokens": {"prompt": end.usage.prompt, "cached": end.usage.cached, "output": end.usage.output},
-            "cost": end.cost / DOLLAR if priced else None,
-            "held": end.held / DOLLAR if priced else None,
-            "seconds": round(max(0.0, end.ended_at - end.started_at), 3),  # a clock may be set back
-        }
-        lines.append(json.dumps(line, ensure_ascii=False))
-    return "".join(line + "\n" for line in lines)

@@ -14,11 +14,12 @@ from typing import Any, Literal, Self, TypeVar
 
 from centuria.compare import Comparing, Comparison, prepare_comparison
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
+from centuria.ending import Report
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run, register
 from centuria.launch import Launch, Tape, new_run_id, prepare, prepare_resume
 from centuria.resume import statuses
-from centuria.run import Report, Run
+from centuria.run import Run
 from centuria.stream import Item, Stream, Subscription
 
 #: Where runs live unless they are told otherwise: below the current folder.

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from centuria.ending import verdict
 from centuria.errors import JournalError
 from centuria.events import TaskEnded
 from centuria.folder import RunFolder
 from centuria.journal import JournalReader, SqliteJournal, post_command
 from centuria.launch import prepare_resume
+from centuria.merger import Merged
 from centuria.messages import Outcome, Status
-from centuria.orchestrator import Merged
-from centuria.run import verdict
 from centuria.testing.upstream import FakeUpstream, Reply, Text
 from tests.promises.kit import Body, begin, centuria, prompt, raw_server, results, the_run, until, write_job
 

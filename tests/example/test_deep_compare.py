@@ -12,8 +12,8 @@ import pytest
 
 from centuria import Swarm, run_sync
 from centuria.core.progress import Progress
+from centuria.ending import Report
 from centuria.journal import JournalReader
-from centuria.run import Report
 from tests.example.figures import table
 
 JOB = Path(__file__).parents[2] / "examples" / "deep-compare" / "job.toml"

@@ -21,10 +21,10 @@ from centuria.core.landing import SoftLanding
 from centuria.core.money import Ledger
 from centuria.core.prices import Price, cost
 from centuria.core.progress import Progress
+from centuria.ending import Report
 from centuria.journal import JournalReader
 from centuria.journal.reading import CallRow
 from centuria.messages import Pico
-from centuria.run import Report
 from centuria.testing.upstream import FakeUpstream
 
 MODEL = "kimi-k2.5"

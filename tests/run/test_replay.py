@@ -13,12 +13,13 @@ import pytest
 from centuria import Swarm
 from centuria.cli import main
 from centuria.config import Overrides, load_job
+from centuria.ending import Report
 from centuria.errors import ConfigurationError
 from centuria.events import Notice
 from centuria.folder import RunFolder
 from centuria.journal import JournalReader
 from centuria.launch import Tape, prepare
-from centuria.run import Report, Run
+from centuria.run import Run
 from centuria.testing.upstream import Calls, Cut, FakeUpstream, HttpError, Reply, Reset, Text
 from tests.promises.kit import Body, begin, centuria, prompt, raw_server, swarm, the_run, tool_texts, turn, write_job
 

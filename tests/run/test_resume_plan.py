@@ -6,11 +6,12 @@ import pytest
 
 from centuria.core.calls import CallLedger
 from centuria.core.graph import TaskGraph
+from centuria.cores import new_tasks
+from centuria.ending import verdict
 from centuria.errors import JobError
+from centuria.merger import Merged
 from centuria.messages import CallKey, Completion, Message, Outcome, Status
-from centuria.orchestrator import Merged, new_tasks
 from centuria.resume import plan_resume
-from centuria.run import verdict
 from centuria.settings import Job, Task
 
 

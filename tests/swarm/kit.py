@@ -18,12 +18,13 @@ from centuria.core.money import Ledger
 from centuria.core.progress import Progress
 from centuria.core.retry import RetryPolicy
 from centuria.core.slots import SlotTable
+from centuria.cores import new_tasks
 from centuria.events import Event, RunStarted
 from centuria.folder import RunFolder
 from centuria.kit import RUN_NODE, Kit
 from centuria.merger import Merged
 from centuria.messages import Outcome, Status, ToolCall
-from centuria.orchestrator import Orchestrator, new_tasks
+from centuria.orchestrator import Orchestrator
 from centuria.ports import Caller, ChatRequest
 from centuria.scheduler import ToolScheduler
 from centuria.settings import Endpoint, Job, Limits, Task, Timeouts

@@ -17,12 +17,13 @@ from centuria.cli.main import INTERRUPTED, NOT_OK, USAGE, silence
 from centuria.compare import Comparing
 from centuria.config import LoadedJob, Overrides, job_from_goal, job_from_prompt, load_job
 from centuria.core.progress import Progress
+from centuria.ending import Report
 from centuria.errors import ConfigurationError
 from centuria.folder import find_run, register
 from centuria.launch import Launch, Tape, prepare, prepare_resume
 from centuria.messages import Status
 from centuria.resume import statuses
-from centuria.run import Report, Run
+from centuria.run import Run
 from centuria.stream import Feed, Stream
 from centuria.swarm import RUNS, Place
 from centuria.views import digest, live, plain, text
