@@ -23,11 +23,11 @@ from centuria.errors import (
     SlotRefused,
     first_of,
 )
-from centuria.events import FileWritten, Notice, PhaseStarted, TaskEnded, TaskReady
-from centuria.folder import Stems
+from centuria.events import Notice, PhaseStarted, TaskEnded, TaskReady
 from centuria.kit import Kit
 from centuria.merger import Merged, Merger
 from centuria.messages import Message, Outcome, Status
+from centuria.resultfiles import ResultFiles
 from centuria.seats import Seat
 from centuria.settings import Endpoint, Job, Task
 from centuria.steering import Pauses
@@ -51,7 +51,7 @@ class Orchestrator:
         self._assigning = Assigning(job, endpoint, kit, self)
         self._tasks = {task.id: task for task in (*job.tasks, *self._assigning.known())}
         self._index = {task: kit.graph.task(task).index for task in self._tasks if task in kit.graph}
-        self._stems = Stems(list(self._tasks))
+        self._files = ResultFiles(kit.folder, kit.stream, list(self._tasks), job.merge.text)
         self._briefing = Briefing(job, endpoint, kit, self._assigning)
         self._merger = Merger(job, endpoint, kit)
         self._pauses = Pauses(kit.graph, kit.stream)
@@ -63,9 +63,6 @@ class Orchestrator:
         self._running: dict[str, asyncio.Task[None]] = {}
         self._seats: dict[str, Seat] = {}
         self._drafts: dict[str, Draft] = {}
-        #: Results that are to be written, by task, and the right to write them.
-        self._pages: dict[str, str] = {}
-        self._pen = asyncio.Lock()
         #: Tasks that were stopped one by one, and why.
         self._cancelled: dict[str, str] = {}
         self._stopped = ""
@@ -255,7 +252,7 @@ class Orchestrator:
         outcome = self._outcome(task.id, draft, status, cause, started)
         ready = self._end([outcome])
         if status is Status.OK:
-            await self._write_aside(task, outcome)
+            await self._files.write_aside(outcome)
         self.note_ready(ready)
         if self._denied:
             self._give_up()
@@ -352,7 +349,7 @@ class Orchestrator:
         for task in tasks:
             self._tasks[task.id] = task
             self._index[task.id] = self._kit.graph.task(task.id).index
-            self._stems.add(task.id)
+            self._files.add(task.id)
             if self._kit.graph.outcome(task.id) is None:
                 self._open.add(task.id)
 
@@ -367,39 +364,14 @@ class Orchestrator:
         if tasks:
             self._news.set()
 
-    def write_result(self, task: Task, outcome: Outcome) -> None:
-        """One result's own file."""
-        name = self.report(task.id)
-        self._kit.folder.write(name, merging.report_text(outcome, self._job.merge.text))
-        self._kit.stream.publish(FileWritten(name, task.id))
-
-    async def _write_aside(self, task: Task, outcome: Outcome) -> None:
-        """The same, the moment it is finished, in a thread: a slow disk must not hold up the other agents.
-
-        Whoever comes while it writes waits, and then the first of them writes what has come together.
-        """
-        self._pages[task.id] = merging.report_text(outcome, self._job.merge.text)
-        async with self._pen:
-            if task.id in self._pages:
-                pages, self._pages = self._pages, {}
-                await asyncio.to_thread(self._write_pages, pages)
-                self._kit.stream.publish(*(FileWritten(self.report(page), page) for page in pages))
-
-    def _write_pages(self, pages: Mapping[str, str]) -> None:
-        for task, text in pages.items():
-            self._kit.folder.write(self.report(task), text)
-
     def restore_files(self, unwritten: Set[str] = frozenset()) -> None:
         """Write the files of results that a broken run had finished and not yet written: the `unwritten`, and what is
         not there."""
-        for task, outcome in self.outcomes().items():
-            if outcome.status is not Status.OK:
-                continue
-            if task in unwritten or not self._kit.folder.exists(self.report(task)):
-                self.write_result(self._tasks[task], outcome)
+        self._files.restore(self.outcomes(), unwritten)
 
     def report(self, task: str) -> str:
-        return f"reports/{self._stems.of(task)}.md"
+        """The file of a task's result, relative to the run's folder."""
+        return self._files.path(task)
 
     # -- the end ------------------------------------------------------------------------------------------------------
 
