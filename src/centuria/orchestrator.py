@@ -9,18 +9,15 @@ from centuria import merge as merging
 from centuria.assigning import Assigning
 from centuria.briefing import Briefing
 from centuria.core.arguments import BadArguments
+from centuria.core.census import status_of
 from centuria.core.ready import ReadyQueue
 from centuria.core.refusals import concerns_all
 from centuria.core.tallies import AGENTS
 from centuria.errors import (
-    BudgetExceeded,
-    CenturiaError,
     ConfigurationError,
     FingerprintMismatch,
     JournalError,
-    ModelDenied,
     ModelError,
-    SlotRefused,
     first_of,
 )
 from centuria.events import Notice, PhaseStarted, TaskEnded, TaskReady
@@ -38,7 +35,6 @@ from centuria.subagent import Draft, converse
 #: More than that begin together: else the answers to the first would take the time that the last need to begin, and
 #: they would never all be in flight.
 _FEW, _AT_ONCE, _TOGETHER, _APART = 200, 4, 1000, 0.002
-_TIMEOUT_KINDS = frozenset({"first_token", "silence", "total", "gate"})
 
 
 class Orchestrator:
@@ -241,7 +237,7 @@ class Orchestrator:
             error = first_of(caught)
             if isinstance(error, JournalError):
                 raise error from caught
-            status, cause = _verdict(error)
+            status, cause = status_of(error)
             if isinstance(error, ModelError) and concerns_all(error):
                 self._denied = self._denied or cause
         finally:
@@ -395,22 +391,3 @@ class Orchestrator:
         """How each task ended, so far."""
         found = ((task, self._kit.graph.outcome(task)) for task in self._tasks)
         return {task: outcome for task, outcome in found if outcome is not None}
-
-
-def _verdict(error: BaseException) -> tuple[Status, str]:
-    """An agent's end as the census counts it."""
-    match error:
-        case BudgetExceeded():
-            return Status.BUDGET, str(error)
-        case ModelDenied() if concerns_all(error):
-            return Status.BLOCKED, str(error)
-        case ModelError() if error.kind in _TIMEOUT_KINDS:
-            return Status.TIMEOUT, str(error)
-        case SlotRefused():
-            return Status.TIMEOUT, str(error)
-        case TimeoutError():
-            return Status.TIMEOUT, "its time was up"
-        case CenturiaError():
-            return Status.FAILED, str(error)
-        case _:
-            return Status.FAILED, f"internal error: {type(error).__name__}: {error}"[:500]
