@@ -7,9 +7,9 @@ resumed conversation reads the same.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from centuria.admission import Slots
@@ -21,15 +21,14 @@ from centuria.core.schemas import PLAIN, Dialect
 from centuria.core.toolsearch import CALL_TOOL, SEARCH_TOOLS
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
 from centuria.events import CallEnd, ServerDown, ServerUp
-from centuria.messages import CallKey, Fault, ToolCall, ToolEnd, ToolResult, safe_text
+from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.settings import Timeouts
 from centuria.stream import Stream
+from centuria.toolanswers import MAY_HAVE_HAPPENED, NO_CALL, capped, noted, refusal, unavailable
 from centuria.toolviews import ToolView, Views, unwrapped
 from centuria.turns import Refusals, Turn, Turns
 
-#: Characters of JSON beyond which a result's structured form is left out; its text, or the file, still has it.
-MAX_STRUCTURED = 200_000
 Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
 
 
@@ -152,17 +151,17 @@ class ToolScheduler:
         if call.name == SEARCH_TOOLS:
             return await self._tell(call, caller, stamp, view.search(call.arguments, self._result_chars))
         if tool is None:
-            refusal = _NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
-            return await self._tell(call, caller, stamp, _refusal(refusal, view.fault(call)))
+            why = NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
+            return await self._tell(call, caller, stamp, refusal(why, view.fault(call)))
         call = replace(call, name=tool.name)
         try:
             arguments = self._read(tool, call.arguments)
         except BadArguments as error:
             text = f"{tool.name} was not called. {error} Correct the arguments and call it again."
-            return await self._tell(call, caller, stamp, _refusal(text, error.fault))
+            return await self._tell(call, caller, stamp, refusal(text, error.fault))
         if tool.ask and not (self._approve is not None and await self._approve(tool, caller.key, arguments)):
             why = "needs approval, and nobody is there to give it" if self._approve is None else "was not approved"
-            return await self._tell(call, caller, stamp, _refusal(f"{tool.name} was not called: it {why}."))
+            return await self._tell(call, caller, stamp, refusal(f"{tool.name} was not called: it {why}."))
         return await self._once(_Work(call, caller, stamp, tool, arguments))
 
     def answered(self, call: ToolCall, caller: Caller) -> ToolResult | None:
@@ -180,19 +179,24 @@ class ToolScheduler:
             return known
         loop = asyncio.get_running_loop()
         stamp = fingerprint("tool", call.name, call.arguments)
-        [opened] = self._calls.open(
-            caller.key, call="tool", name=call.name, fingerprint=stamp, rerun=True, arguments=call.arguments
-        )
-        self._stream.publish(opened)
+        attempt = self._open(call, caller.key, stamp)
         closing, began = _Closing("lost", error="It was given up while it ran."), loop.time()
         try:
             result = await act()
             closing = _Closing("done", replace(result, text=safe_text(result.text)))
         finally:
-            self._close(caller.key, opened.attempt, closing, loop.time() - began)
+            self._close(caller.key, attempt, closing, loop.time() - began)
         await self._stream.durable()
         assert closing.result is not None
         return closing.result
+
+    def _open(self, call: ToolCall, key: CallKey, stamp: str, *, rerun: bool = True) -> int:
+        """The row before an attempt. Returns the attempt's number."""
+        [opened] = self._calls.open(
+            key, call="tool", name=call.name, fingerprint=stamp, rerun=rerun, arguments=call.arguments
+        )
+        self._stream.publish(opened)
+        return opened.attempt
 
     def _close(self, key: CallKey, attempt: int, closing: _Closing, seconds: float) -> None:
         facts = self._calls.close(
@@ -242,15 +246,7 @@ class ToolScheduler:
 
     async def _follow(self, work: _Work, flight: asyncio.Future[ToolResult | None]) -> ToolResult | None:
         """The result of another's call; None where that was given up."""
-        [opened] = self._calls.open(
-            work.caller.key,
-            call="tool",
-            name=work.tool.name,
-            fingerprint=work.stamp,
-            rerun=True,
-            arguments=work.call.arguments,
-        )
-        self._stream.publish(opened)
+        attempt = self._open(work.call, work.caller.key, work.stamp)
         loop = asyncio.get_running_loop()
         closing, began = _Closing("failed", error="It was given up before it was sent."), loop.time()
         try:
@@ -259,7 +255,7 @@ class ToolScheduler:
             if result is not None:
                 closing = _Closing("done", result)
         finally:
-            self._close(work.caller.key, opened.attempt, closing, loop.time() - began)
+            self._close(work.caller.key, attempt, closing, loop.time() - began)
         await self._stream.durable()
         return result
 
@@ -275,7 +271,7 @@ class ToolScheduler:
             except ToolUnavailable as error:  # there is no session for this agent
                 delay = self._retry.delay(failures + 1, error, self._dice())
                 if delay is None:
-                    return await self._not_called(work, _unavailable(work.tool, error, failures + 1).text)
+                    return await self._not_called(work, unavailable(work.tool, error, failures + 1).text)
                 closing = _Closing("failed", retry=delay)
             await self._stream.durable()
             if closing.result is not None:
@@ -301,15 +297,7 @@ class ToolScheduler:
         """One attempt, from its row before the call to its row after it, which is published whatever happens."""
         loop = asyncio.get_running_loop()
         tool, key = work.tool, work.caller.key
-        [opened] = self._calls.open(
-            key,
-            call="tool",
-            name=tool.name,
-            fingerprint=work.stamp,
-            rerun=tool.rerun,
-            arguments=work.call.arguments,
-        )
-        self._stream.publish(opened)
+        attempt = self._open(work.call, key, work.stamp, rerun=tool.rerun)
         began = loop.time()
         closing = _Closing("failed", error="It was cancelled before it was sent.")
         try:
@@ -318,9 +306,9 @@ class ToolScheduler:
             began = loop.time()
             closing = await self._send(work, failures)
             if renewed and closing.result is not None:
-                closing = replace(closing, result=_noted(closing.result, tool))
+                closing = replace(closing, result=noted(closing.result, tool))
         finally:
-            self._close(key, opened.attempt, closing, loop.time() - began)
+            self._close(key, attempt, closing, loop.time() - began)
         return closing
 
     async def _send(self, work: _Work, failures: int) -> _Closing:
@@ -337,7 +325,7 @@ class ToolScheduler:
             retry = self._retry.delay(failures + 1, error, self._dice())
             if retry is not None:
                 return _Closing("failed", error=safe_text(str(error)), retry=retry)
-            return _Closing("done", _unavailable(tool, error, failures + 1))
+            return _Closing("done", unavailable(tool, error, failures + 1))
         except (OutcomeUnknown, TimeoutError) as error:
             if isinstance(error, TimeoutError):
                 end, what = ToolEnd.TIMEOUT, f"{tool.name} did not answer within {seconds:g} s."
@@ -346,68 +334,20 @@ class ToolScheduler:
             return self._lost(tool, end, safe_text(what), failures)
         finally:
             self._turns.gates.dropped(tool.slug, ticket)
-        return _Closing("done", self._capped(result, work.caller.key))
+        return _Closing("done", capped(result, self._result_chars, partial(self._spill, str(work.caller.key))))
 
     def _lost(self, tool: HostedTool, end: ToolEnd, what: str, failures: int) -> _Closing:
         """The call was sent and has no answer: again where that is safe, else the model must know."""
         if not tool.rerun:
-            return _Closing("unknown", ToolResult(f"{what} {_MAY_HAVE_HAPPENED}", end))
+            return _Closing("unknown", ToolResult(f"{what} {MAY_HAVE_HAPPENED}", end))
         retry = self._retry.delay(failures + 1, ToolUnavailable(what), self._dice())
         if retry is not None:
             return _Closing("lost", error=what, retry=retry)
         return _Closing("done", ToolResult(f"{what} It was tried {failures + 1} times.", end))
-
-    def _capped(self, result: ToolResult, key: CallKey) -> ToolResult:
-        """The result in valid Unicode and within bounds: the head and the tail of a long text, the rest in a file."""
-        text, spill, structured = safe_text(result.text), result.spill, result.structured
-        if structured is not None:
-            structured = _plain(structured)
-        limit = self._result_chars
-        if len(text) > limit:
-            spill = self._spill(str(key), text)
-            head = limit * 2 // 3
-            tail = len(text) - (limit - head)
-            note = f"[{tail - head:,} of {len(text):,} characters are left out here; the whole is in {spill}]"
-            text = f"{text[:head]}\n\n{note}\n\n{text[tail:]}"
-        return replace(result, text=text, structured=structured, spill=spill)
-
-
-_NO_CALL = f'{CALL_TOOL} was not called. Give {{"name": a tool\'s name, "arguments": {{its arguments}}}}.'
-_MAY_HAVE_HAPPENED = (
-    "It may or may not have happened, and it was not sent again. Check what it would have changed before you call it "
-    "again."
-)
-
-
-def _refusal(text: str, fault: Fault = "") -> ToolResult:
-    return ToolResult(safe_text(text), ToolEnd.REFUSED, fault=fault)
-
-
-def _unavailable(tool: HostedTool, error: ToolUnavailable, attempts: int) -> ToolResult:
-    text = f"{tool.name} is not available and did not run ({attempts} attempts). {error.message}"
-    return ToolResult(safe_text(text), ToolEnd.UNAVAILABLE)
-
-
-def _noted(result: ToolResult, tool: HostedTool) -> ToolResult:
-    """What an agent must know that finds another session than it left."""
-    note = (
-        f"[The session with {tool.server} is a new one: what an earlier call left in it (variables, open files or "
-        "pages) is gone.]"
-    )
-    return replace(result, text=f"{note}\n\n{result.text}")
 
 
 def _unanswered(tool: HostedTool, why: str) -> _Closing:
     """An attempt that was sent and will have no answer, as the journal keeps it."""
     if tool.rerun:
         return _Closing("lost", error=why)
-    return _Closing("unknown", ToolResult(f"{tool.name}: {why} {_MAY_HAVE_HAPPENED}", ToolEnd.UNKNOWN))
-
-
-def _plain(structured: Any) -> Any:
-    """A tool's data as plain JSON in valid Unicode; None where it is too large or no JSON."""
-    try:
-        text = json.dumps(structured, ensure_ascii=False)
-        return json.loads(safe_text(text)) if len(text) <= MAX_STRUCTURED else None
-    except (TypeError, ValueError, RecursionError):
-        return None
+    return _Closing("unknown", ToolResult(f"{tool.name}: {why} {MAY_HAVE_HAPPENED}", ToolEnd.UNKNOWN))
