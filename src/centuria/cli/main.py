@@ -132,6 +132,15 @@ def _add(commands: Commands, name: str, does: str, text: str, example: str) -> a
     return command
 
 
+def _run_argument(command: argparse.ArgumentParser, *, must: bool = False) -> None:
+    """Which run; the last one where it need not be said."""
+    if must:
+        command.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+    else:
+        text = "an id, its start, a folder, or last (default)"
+        command.add_argument("run", metavar="RUN", nargs="?", default="last", help=text)
+
+
 def _add_running(commands: Commands) -> None:
     run = _add(commands, "run", "running:run", "run a job file, or one goal", "centuria run job.toml --budget 2 --yes")
     run.add_argument("job", metavar="JOB", help="a job file (TOML), or a goal in words")
@@ -157,9 +166,7 @@ def _add_running(commands: Commands) -> None:
         "go on with a run: only what had not finished",
         "centuria resume last --only failed,budget --budget 10",
     )
-    resume.add_argument(
-        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
-    )
+    _run_argument(resume)
     resume.add_argument("--only", metavar="STATUS,..", help="only what ended so: failed,timeout,budget,...")
     resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
     _model_flags(resume)
@@ -261,9 +268,7 @@ def _budget(text: str) -> float | bool:
 
 def _add_looking(commands: Commands) -> None:
     show = _add(commands, "show", "looking:show", "show a run: census, cost, tools, tasks", "centuria show last NVDA")
-    show.add_argument(
-        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
-    )
+    _run_argument(show)
     show.add_argument("task", metavar="AGENT", nargs="?", help="one task: its outcome and every call of it")
     show.add_argument("--json", action="store_true", help="as JSON")
     runs = _add(
@@ -271,21 +276,17 @@ def _add_looking(commands: Commands) -> None:
     )
     runs.add_argument("--json", action="store_true", help="as JSON lines")
     watch = _add(commands, "watch", "looking:watch", "watch a run that another process works on", "centuria watch last")
-    watch.add_argument(
-        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
-    )
-    cancel = _add(commands, "cancel", "looking:cancel", "stop a run, or one agent of it", "centuria cancel last NVDA")
-    cancel.add_argument(
-        "run", metavar="RUN", nargs="?", default="last", help="an id, its start, a folder, or last (default)"
-    )
+    _run_argument(watch)
+    cancel = _add(commands, "cancel", "steering:cancel", "stop a run, or one agent of it", "centuria cancel last NVDA")
+    _run_argument(cancel)
     cancel.add_argument("task", metavar="AGENT", nargs="?", help="only this task; its partial text is kept")
     _add_steering(commands)
 
 
 def _add_steering(commands: Commands) -> None:
     for name, does, text, example in _STEERING:
-        command = _add(commands, name, f"looking:{does}", text, f"centuria {name} {example}")
-        command.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+        command = _add(commands, name, f"steering:{does}", text, f"centuria {name} {example}")
+        _run_argument(command, must=True)
         one = None if name in ("retry", "priority") else "?"
         command.add_argument("task", metavar="AGENT", nargs=one, help="this task and all that it assigned")
         if name == "priority":
@@ -293,21 +294,21 @@ def _add_steering(commands: Commands) -> None:
     approve = _add(
         commands,
         "approve",
-        "looking:approve",
+        "steering:approve",
         "say yes, or no, to tool calls that ask first",
         "centuria approve last goal/0/2/1",
     )
-    approve.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+    _run_argument(approve, must=True)
     approve.add_argument("call", metavar="CALL", nargs="?", help="only this call (see: centuria show); else all")
     approve.add_argument("--no", action="store_true", help="refuse instead")
     limit = _add(
         commands,
         "limit",
-        "looking:limit",
+        "steering:limit",
         "change how many calls or agents a run has at once, while it works",
         "centuria limit last server:web 5",
     )
-    limit.add_argument("run", metavar="RUN", help="an id, its start, a folder, or last")
+    _run_argument(limit, must=True)
     limit.add_argument(
         "resource", metavar="RESOURCE", help="server:SLUG, tool:NAME, lease:SLUG or agents (see them: centuria show)"
     )
