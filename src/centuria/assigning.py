@@ -8,8 +8,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from centuria.core.arguments import BadArguments
-from centuria.core.delegation import ASKED, Assignment, knows_swarm, rules
-from centuria.core.delegation import LESSON as _LESSON
+from centuria.core.delegation import ASKED, LESSON, Assignment, knows_swarm, rules
 from centuria.core.graph import NewTask
 from centuria.core.waits import STALLED, WaitGraph
 from centuria.core.window import transcript
@@ -102,7 +101,7 @@ class Assigning:
             return task.system or self._job.system
         if task.system is None:
             return rules(self._endpoint.model, self._job.system)
-        return task.system if knows_swarm(self._endpoint.model) else f"{task.system}\n\n{_LESSON}"
+        return task.system if knows_swarm(self._endpoint.model) else f"{task.system}\n\n{LESSON}"
 
     def branch(self, task: Task) -> str:
         """The node of the tree of caps that pays for a task and all below it."""

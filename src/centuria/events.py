@@ -207,7 +207,8 @@ class ApprovalGiven:
 
 @dataclass(frozen=True, slots=True)
 class LimitSet:
-    """A resource has this many slots from now on: `agents`, `model:NAME`, `server:SLUG` or `tool:SLUG__TOOL`."""
+    """A resource has this many slots from now on: `agents`, `model:NAME`, `server:SLUG`, `tool:SLUG__TOOL`
+    or `lease:SLUG`."""
 
     resource: str
     limit: int
@@ -217,7 +218,7 @@ class LimitSet:
 
 @dataclass(frozen=True, slots=True)
 class SlotQueued:
-    """A ticket waits; after `home_tries` home slots were found taken. `deadline` is None for no bound."""
+    """A ticket waits, until `deadline` at most (None: without a bound). `index`, its agent's, gives its home slots."""
 
     ticket: int
     resource: str

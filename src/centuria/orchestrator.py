@@ -12,6 +12,7 @@ from centuria.core.arguments import BadArguments
 from centuria.core.census import status_of
 from centuria.core.ready import ReadyQueue
 from centuria.core.refusals import concerns_all
+from centuria.core.resources import check_priority
 from centuria.core.tallies import AGENTS
 from centuria.errors import (
     ConfigurationError,
@@ -127,8 +128,7 @@ class Orchestrator:
     def set_priority(self, task: str, priority: int) -> None:
         """Serve a task and all below it sooner (0) or later (9) from now on. Raises `ConfigurationError`."""
         self._check_there(task)
-        if not 0 <= priority <= 9:
-            raise ConfigurationError(f"A priority is from 0 (first) to 9, not {priority}.")
+        check_priority(priority)
         for one in (task, *self._assigning.below(task)):
             events = self._kit.graph.set_priority(one, priority)
             self._kit.stream.publish(*events)

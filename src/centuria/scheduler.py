@@ -29,6 +29,7 @@ from centuria.toolanswers import MAY_HAVE_HAPPENED, NO_CALL, capped, noted, refu
 from centuria.toolviews import ToolView, Views, unwrapped
 from centuria.turns import Refusals, Turn, Turns
 
+#: Whether a call of a tool that asks first, with these arguments, may be made.
 Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AsyncExitStack
 
 from centuria.admission import Slots
+from centuria.core.tallies import AGENTS
 
 #: Whoever comes back from waiting goes before all that have not begun: it is nearer to its end.
 _RETURNING = 1000
@@ -53,5 +54,5 @@ class Seat:
 
     async def _hold(self, priority: int) -> None:
         await self._stack.enter_async_context(
-            self._slots.hold("agents", agent=self._task, index=self._index, priority=priority)
+            self._slots.hold(AGENTS, agent=self._task, index=self._index, priority=priority)
         )

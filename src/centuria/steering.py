@@ -56,14 +56,8 @@ class Pauses:
         await self._changed.wait()
 
 
-class Decides(Protocol):
-    """What a tool scheduler asks before it calls a tool that needs a yes."""
-
-    async def __call__(self, tool: HostedTool, key: CallKey, arguments: Mapping[str, Any]) -> bool: ...
-
-
 class Approvals:
-    """Implements `Decides`: each question is a fact, and waits for an answer from outside, for a bounded time."""
+    """Implements `scheduler.Approve`: each question is a fact and waits for an answer, for a bounded time."""
 
     def __init__(self, stream: Stream, *, patience: float) -> None:
         self._stream = stream

@@ -159,7 +159,7 @@ MERGE = JOB + '[merge]\nkind = "table"\nschema = "report.schema.json"\n'
         ('{"type": "object", "$ref": "http://x.example/y"}', "refers to `http://x.example/y`, outside of itself."),
         ('{"type": "object", "properties": {"a": {"$ref": "#/$defs/b"}}}', "refers to `#/$defs/b`, which is not"),
         ('{"a": ' * 5000 + "1" + "}" * 5000, "report.schema.json is nested too deeply."),
-        ('{"type": "object", "default": NaN}', "NaN is not JSON"),
+        ('{"type": "object", "default": NaN}', "NaN is not a JSON value"),
         ('{"type": "object", "title": "\\ud800"}', "not valid Unicode"),
     ],
 )

@@ -146,6 +146,10 @@ def test_a_run_that_is_not_there_is_named_with_what_there_is(
     assert_refused(here(*arguments), "There is no run", "centuria run", folder=tmp_path)
 
 
+def test_a_priority_that_cannot_be_is_refused_before_anything_is_promised(here: Centuria, tmp_path: Path) -> None:
+    assert_refused(here("priority", "last", "NVDA", "12"), "A priority cannot be 12", "0 (first) to 9", folder=tmp_path)
+
+
 def test_a_budget_that_is_no_amount_is_a_usage_error(here: Centuria, tmp_path: Path) -> None:
     said = here("run", "Say hello.", "--budget", "much")
     assert said.code == 2 and "'much' is not an amount" in said.err and run_folders(tmp_path) == []

@@ -131,7 +131,7 @@ def test_a_task_with_a_new_priority_begins_before_those_that_came_earlier_and_is
         assert order == ["t0", "t9", *(f"t{n}" for n in range(2, 9)), "t1"]
         assert {caller.key.task: caller.priority for _, caller in world.model.requests}["t9"] == 0
         assert ended.census == {"ok": 10}
-        with pytest.raises(ConfigurationError, match="not 10"):
+        with pytest.raises(ConfigurationError, match="cannot be 10"):
             world.orchestrator.set_priority("t1", 10)
 
     play(main())

@@ -15,7 +15,7 @@ from random import random
 from urllib.parse import urlsplit
 
 from centuria.config import load_job, read_mcp_json
-from centuria.config.problems import did_you_mean, quoted
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.ports import ServerState
 from centuria.settings import Authorization, Timeouts, ToolServer

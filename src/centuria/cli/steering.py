@@ -9,7 +9,7 @@ from typing import Any
 from centuria.cli.looking import read_run
 from centuria.cli.running import runs_root
 from centuria.core.progress import Progress
-from centuria.core.resources import check_limit
+from centuria.core.resources import check_limit, check_priority
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run
 from centuria.journal import post_command
@@ -38,6 +38,7 @@ def retry(options: argparse.Namespace) -> int:
 
 def priority(options: argparse.Namespace) -> int:
     """`centuria priority`: serve an agent and all that it assigned sooner or later."""
+    check_priority(options.number)
     command = {"command": "priority", "priority": options.number}
     return _steer(options, command, f"has priority {options.number} within a second")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from centuria.config.problems import did_you_mean, quoted
 from centuria.config.reading import expand
 from centuria.config.shape import AuthShape
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError
 from centuria.settings import Authorization, Secret
 

@@ -6,8 +6,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from centuria.config.problems import did_you_mean, quoted, where
+from centuria.config.problems import where
 from centuria.core.grants import EVERYTHING, Grant
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.core.templates import fill, fits_header, look_up, placeholders
 from centuria.errors import JobError
 from centuria.settings import Task, ToolServer

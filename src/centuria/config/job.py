@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from centuria.config.granting import check_agent_headers, grant_of, literal
 from centuria.config.mcp_json import read_mcp_json
 from centuria.config.overrides import Overrides, merged
-from centuria.config.problems import Problems, did_you_mean, from_validation, quoted
+from centuria.config.problems import Problems, from_validation
 from centuria.config.providers import ModelChoice
 from centuria.config.reading import SMALL, check_unicode, read_text, shown
 from centuria.config.rehearsal import rehearsal_from
@@ -32,6 +32,7 @@ from centuria.config.shape import (
 from centuria.config.source import without_secrets
 from centuria.config.tasks import Recipe, check_graph, check_id, tasks_from_rows, with_specs
 from centuria.core.grants import EVERYTHING, Grant
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.core.templates import placeholders
 from centuria.errors import JobError
 from centuria.settings import (

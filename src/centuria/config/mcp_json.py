@@ -17,10 +17,11 @@ from typing import Any, Literal
 from pydantic import ValidationError, create_model
 
 from centuria.config.authorization import shape_of
-from centuria.config.problems import Problems, did_you_mean, from_validation, quoted
+from centuria.config.problems import Problems, from_validation
 from centuria.config.reading import SMALL, expand, parse_json, read_text, shown, without_comments
 from centuria.config.servers import checked, process, remote, tuning_of, with_slugs
 from centuria.config.shape import ToolShape
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError
 from centuria.settings import ToolServer
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError
 
 if TYPE_CHECKING:
@@ -56,22 +57,6 @@ class Problems:
         if len(others) >= SHOWN:
             lines.append(f"... and {len(others) - SHOWN + 1} more.")
         raise JobError(message, remedy="\n".join(line for line in (remedy, *lines) if line))
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """A remedy: the nearest right name, else all that there are."""
-    names = [str(item) for item in known]
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {quoted(close[0])}?"
-    return f"There is: {', '.join(names[:20])}{', ...' if len(names) > 20 else ''}." if names else ""
-
-
-def quoted(text: object) -> str:
-    """A name as it is shown in a sentence: one line, not too long."""
-    shown = str(text)
-    shown = shown if len(shown) <= 80 else shown[:77] + "..."
-    return "`" + "".join(char if char.isprintable() else "?" for char in shown) + "`"
 
 
 def where(location: Sequence[int | str]) -> str:

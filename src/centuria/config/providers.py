@@ -17,8 +17,8 @@ from centuria.config.presets import (
     dialect_of,
     family,
 )
-from centuria.config.problems import did_you_mean, quoted
 from centuria.config.urls import check_base_url, check_key, check_variable, host_of, is_local, is_private
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import ProviderError
 from centuria.settings import Endpoint, Secret
 

@@ -8,7 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from centuria.config.problems import quoted
+from centuria.core.quoting import quoted
+from centuria.core.strict_json import strict_json
 from centuria.errors import JobError
 
 #: The largest job, schema and mcpServers file.
@@ -66,12 +67,8 @@ def _decoded(data: bytes, name: str, what: str) -> str:
 
 def parse_json(text: str, place: str) -> Any:
     """Strict JSON. Raises `JobError` beginning with `place`: syntax, NaN, too deep, lone surrogates."""
-
-    def refuse(constant: str) -> Any:
-        raise ValueError(f"{constant} is not JSON")
-
     try:
-        value = json.loads(text, parse_constant=refuse)
+        value = strict_json(text)
     except json.JSONDecodeError as error:
         at = f"line {error.lineno}, column {error.colno}"
         raise JobError(f"{place} is not JSON: {error.msg} ({at}).", remedy="Mend it there.") from None

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from centuria.config.problems import Problems, did_you_mean, quoted
+from centuria.config.problems import Problems
 from centuria.config.shape import RehearsalShape, TurnShape
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.settings import Rehearsal, ScriptedCall, ScriptedRole, ScriptedTurn
 
 

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from centuria.config.problems import Problems, did_you_mean, quoted
+from centuria.config.problems import Problems
 from centuria.config.reading import LARGE, check_unicode, parse_json, read_text, shown
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError
 
 #: So many rows become tasks at most; a file may hold more if `where` or `limit` choose among them.

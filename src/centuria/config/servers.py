@@ -9,10 +9,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from centuria.config.authorization import authorization
-from centuria.config.problems import Problems, did_you_mean, quoted, where
+from centuria.config.problems import Problems, where
 from centuria.config.reading import expand
 from centuria.config.shape import AuthShape, ToolShape
 from centuria.core.names import slug_of, slugs_of
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError
 from centuria.settings import ToolServer
 

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from centuria.config.granting import filled, grant_of
-from centuria.config.problems import Problems, did_you_mean, quoted
+from centuria.config.problems import Problems
 from centuria.config.rows import Chosen, Row, Table
 from centuria.core.batch import EVERY, NewTask
 from centuria.core.calls import content_id, fingerprint
 from centuria.core.grants import EVERYTHING
 from centuria.core.graph import TaskGraph
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.core.templates import fill, placeholders
 from centuria.errors import GraphError, JobError
 from centuria.settings import LeftOut, Limits, Task, ToolServer

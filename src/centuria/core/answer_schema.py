@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from centuria.core.checking import linear
+from centuria.core.quoting import quoted
 from centuria.errors import JobError
 
 
@@ -31,14 +32,14 @@ def check_schema(schema: Any, name: str) -> Mapping[str, Any]:
     for pattern in _patterns(schema):
         if not linear(pattern):
             raise JobError(
-                f"{name} has the pattern {_quoted(pattern)}, which cannot be checked in bounded time.",
+                f"{name} has the pattern {quoted(pattern)}, which cannot be checked in bounded time.",
                 remedy="Write it without look-around, back-references and great repetitions.",
             )
     for reference in _references(schema):
         if not reference.startswith("#"):
-            raise JobError(f"{name} refers to {_quoted(reference)}, outside of itself.", remedy="Copy it into $defs.")
+            raise JobError(f"{name} refers to {quoted(reference)}, outside of itself.", remedy="Copy it into $defs.")
         if not _resolves(schema, reference):
-            raise JobError(f"{name} refers to {_quoted(reference)}, which is not there.", remedy="Mend the $ref.")
+            raise JobError(f"{name} refers to {quoted(reference)}, which is not there.", remedy="Mend the $ref.")
     return schema
 
 
@@ -83,8 +84,3 @@ def _resolves(schema: Any, reference: str) -> bool:
         else:
             return False
     return True
-
-
-def _quoted(text: str) -> str:
-    shown = text if len(text) <= 80 else text[:77] + "..."
-    return "`" + "".join(char if char.isprintable() else "?" for char in shown) + "`"

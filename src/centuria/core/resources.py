@@ -1,4 +1,4 @@
-"""Which limits of a run may be changed while it works, and to what. Pure."""
+"""Which limits and priorities of a run may be changed while it works, and to what. Pure."""
 
 from __future__ import annotations
 
@@ -36,3 +36,9 @@ def check_limit(resource: str, limit: int, progress: Progress, *, agents: int | 
             f"The run began with {began:,} agents and cannot have more.",
             remedy="Stop it, and go on with more: centuria resume RUN --agents N.",
         )
+
+
+def check_priority(priority: int) -> None:
+    """Raises `ConfigurationError` for a number that is no priority."""
+    if not 0 <= priority <= 9:
+        raise ConfigurationError(f"A priority cannot be {priority}.", remedy="Give 0 (first) to 9; 5 is the default.")

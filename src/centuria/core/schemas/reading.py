@@ -12,6 +12,7 @@ from urllib.parse import unquote
 
 from centuria.core.schemas.dialects import WORDS
 from centuria.core.schemas.forms import ANYTHING, NOTHING, TYPES, Form, Node, both, either
+from centuria.core.strict_json import strict_json
 
 #: Schemas that are looked at, those behind references each time.
 MOST_NODES = 2_000
@@ -367,13 +368,9 @@ def _default(schema: Mapping[str, Any]) -> tuple[Any, ...]:
         return ()
     text = brief(schema["default"], 1_000)
     try:
-        return (json.loads(text, parse_constant=_refuse),)
+        return (strict_json(text),)
     except (ValueError, RecursionError):
         return ()
-
-
-def _refuse(name: str) -> Any:
-    raise ValueError(name)
 
 
 def _outline(schema: Mapping[str, Any], note: str) -> Node:
