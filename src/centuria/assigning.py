@@ -15,7 +15,7 @@ from centuria.core.window import transcript
 from centuria.delegation import WaitRefused
 from centuria.errors import ConfigurationError, GraphError
 from centuria.events import Fact, TaskAdded, TaskReady
-from centuria.kit import RUN_NODE, Kit
+from centuria.kit import RUN_NODE, Kit, branch_node, task_node
 from centuria.messages import DOLLAR, CallKey, Message, Outcome, Status
 from centuria.ports import Caller, ChatRequest
 from centuria.seats import Seat
@@ -106,10 +106,10 @@ class Assigning:
     def branch(self, task: Task) -> str:
         """The node of the tree of caps that pays for a task and all below it."""
         parent = self._kit.graph.task(task.id).parent
-        above = RUN_NODE if parent is None else f"branch:{parent}"
+        above = RUN_NODE if parent is None else branch_node(parent)
         if not task.delegates:
             return above
-        node = f"branch:{task.id}"
+        node = branch_node(task.id)
         self._kit.money.set_cap(node, None, parent=above)
         return node
 
@@ -245,7 +245,7 @@ class Assigning:
         room = self._endpoint.context * 3 // 2
         known = f"# What you were asked, did and found\n\n{transcript(history, room)}\n\n# The question\n\n{question}"
         request = ChatRequest((Message("system", ASKED), Message("user", known)), max_tokens=_ANSWER)
-        caller = Caller(replace(key, position=key.position + _ASKING), f"task:{agent}")
+        caller = Caller(replace(key, position=key.position + _ASKING), task_node(agent))
         return (await self._kit.model.chat(request, caller)).message.content
 
     def _prompt_of(self, task: str) -> str:

@@ -11,7 +11,7 @@ from centuria.core.delegation import SPECS
 from centuria.core.grants import Grant
 from centuria.core.window import shorten
 from centuria.delegation import SwarmTools
-from centuria.kit import RUN_NODE, Kit
+from centuria.kit import RUN_NODE, Kit, task_node
 from centuria.messages import CallKey, Status, ToolCall, ToolResult, ToolSpec
 from centuria.ports import Caller
 from centuria.scheduler import ToolScheduler
@@ -52,7 +52,7 @@ class Briefing:
         self, task: Task, epoch: int, draft: Draft, started: float, may_go_on: Callable[[], Awaitable[None]]
     ) -> Brief:
         """What the agent of this task works with, from `started` (the run's clock) on."""
-        index, node = self._kit.graph.task(task.id).index, f"task:{task.id}"
+        index, node = self._kit.graph.task(task.id).index, task_node(task.id)
         self._kit.money.set_cap(node, self._job.limits.agent_budget, parent=self._assigning.branch(task))
 
         def recovery(turn: int) -> str | None:

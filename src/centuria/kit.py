@@ -18,6 +18,16 @@ from centuria.stream import Stream
 RUN_NODE = "run"
 
 
+def task_node(task: str) -> str:
+    """The node of the tree of caps that pays for what one agent does itself."""
+    return f"task:{task}"
+
+
+def branch_node(task: str) -> str:
+    """The node that pays for a task that may assign others, and for all below it."""
+    return f"branch:{task}"
+
+
 @dataclass(frozen=True, slots=True)
 class Kit:
     """One of each. `clock` gives seconds since 1970."""
