@@ -40,23 +40,23 @@ def _bytes(text: str) -> int:
 class Window:
     """One conversation's use of a window of `context` tokens, of which answers take at most `max_tokens`.
 
-    `fixed` are the bytes of what goes with every request besides the messages (the tools).
+    What goes with every request besides the messages (the tools) is not measured. It makes tokens seem shorter than
+    they are, which errs to the careful side.
     """
 
-    def __init__(self, context: int, max_tokens: int, *, fixed: int = 0) -> None:
+    def __init__(self, context: int, max_tokens: int) -> None:
         self._tokens = max(1_024, context - min(max_tokens, context // 2))
-        self._fixed = fixed
         self._bytes_a_token = _BYTES_A_TOKEN
 
     def learn(self, sent: int, usage: Usage | None) -> None:
         """A request of so many bytes of messages had this usage."""
         if usage is not None and usage.prompt > 0:
-            self._bytes_a_token = min(6.0, max(1.0, (sent + self._fixed) / usage.prompt))
+            self._bytes_a_token = min(6.0, max(1.0, sent / usage.prompt))
 
     @property
     def room(self) -> int:
         """Bytes of messages that the window holds."""
-        return max(1_000, int(self._tokens * self._bytes_a_token) - self._fixed)
+        return max(1_000, int(self._tokens * self._bytes_a_token))
 
     def full(self, history: int) -> bool:
         """Whether so many bytes of messages are too near to its end."""
