@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from centuria.config.presets import BY_NAME, PRESETS
-from centuria.config.problems import did_you_mean, quoted
 from centuria.config.providers import ModelChoice, NoKey, resolve
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError, ProviderError
 from centuria.settings import Endpoint
 
