@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Protocol
 
 from centuria.core.arguments import BadArguments
+from centuria.core.batch import needed_first
 from centuria.core.delegation import ASKED, LESSON, Assignment, knows_swarm, rules
 from centuria.core.graph import NewTask
+from centuria.core.refusals import concerns_all
 from centuria.core.waits import STALLED, WaitGraph
 from centuria.core.window import transcript
 from centuria.delegation import WaitRefused
-from centuria.errors import ConfigurationError, GraphError
+from centuria.errors import ConfigurationError, FingerprintMismatch, GraphError, ModelError
 from centuria.events import Fact, TaskAdded, TaskReady
 from centuria.kit import RUN_NODE, Kit, branch_node, task_node
 from centuria.messages import DOLLAR, CallKey, Message, Outcome, Status
 from centuria.ports import Caller, ChatRequest
 from centuria.seats import Seat
-from centuria.settings import Endpoint, Job, Task
+from centuria.settings import MERGE, Endpoint, Job, Task
 
 _LOOK_EVERY = 5.0
 #: Model calls that a task is taken to need until it has answered.
@@ -123,9 +126,13 @@ class Assigning:
             if twin is not None:  # identical tasks of one turn are one, unless the model named them
                 refusals.append(_taken(one.id) if one.named or twin.spec != one.spec else "")
                 continue
-            refusals.append(self._why_not(one, len(new)))
-            if not refusals[-1] and one.id not in self._kit.graph:
+            refusals.append(self._why_not(agent, one, len(new)))
+            if refusals[-1]:
+                continue
+            if one.id not in self._kit.graph:
                 new[one.id] = self._new(agent, one)
+            elif self._given_up(one):
+                self._again(one.id)
         events, errors = self._add(list(new.values()))
         refusals = [refusal or errors.get(one.id, "") for one, refusal in zip(wanted, refusals, strict=True)]
         if events:
@@ -138,16 +145,35 @@ class Assigning:
         self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
         return refusals
 
-    def _why_not(self, one: Assignment, more: int) -> str:
+    def _why_not(self, agent: str, one: Assignment, more: int) -> str:
         if self._workforce.refuses:
             return f"No task can be added: {self._workforce.refuses}."
+        if one.id == MERGE:
+            return f"The id {MERGE!r} names the merge of the run itself. Choose another."
         if one.id in self._kit.graph:
             there = self._kit.graph.task(one.id)
             mine = there.assigned is not None and there.spec == one.spec
-            if mine and (not one.named or (there.assigned is not None and there.assigned.call == one.assigned.call)):
-                return ""
-            return _taken(one.id)
+            if not mine or (one.named and there.assigned is not None and there.assigned.call != one.assigned.call):
+                return _taken(one.id)
+            if one.id in self._above(agent):  # it would wait for itself, and its end would end itself
+                return f"This is the very task {one.id!r} that you work on, or that it is part of: do it yourself."
+            return self._too_dear(1 + more) if self._given_up(one) else ""
         return self._too_dear(1 + more)
+
+    def _above(self, agent: str) -> set[str]:
+        """An agent, and all whose work it is part of."""
+        stack, seen = [agent], {agent}
+        while stack:
+            for owner in self._owners.get(stack.pop(), ()):
+                if owner not in seen:
+                    seen.add(owner)
+                    stack.append(owner)
+        return seen
+
+    def _given_up(self, one: Assignment) -> bool:
+        """Whether a task was stopped on account of others, who asked for the same: whoever asks now wants it run."""
+        end = self._kit.graph.outcome(one.id)
+        return end is not None and not one.named and end.status in (Status.CANCELLED, Status.SKIPPED)
 
     def _too_dear(self, more: int) -> str:
         """Why the money would not last for so many more tasks; "" if it would.
@@ -180,8 +206,10 @@ class Assigning:
         )
 
     def _add(self, tasks: list[NewTask]) -> tuple[list[Fact], dict[str, str]]:
-        """All of them, or where one is wrong, all that can be: each for itself, until no more can."""
-        graph, events, errors = self._kit.graph, [], {}
+        """All of them, or where one is wrong, all that can be: each for itself, after those that it needs."""
+        graph = self._kit.graph
+        events: list[Fact] = []
+        errors: dict[str, str] = {}
         if not tasks:
             return [], {}
         try:
@@ -189,18 +217,12 @@ class Assigning:
         except GraphError as error:
             if len(tasks) == 1:
                 return [], {tasks[0].id: str(error)}
-        added = True
-        while tasks and added:
-            added, left = False, []
-            for task in tasks:
-                try:
-                    events += graph.add([task])
-                    added = True
-                except GraphError as error:
-                    errors[task.id] = str(error)
-                    left.append(task)
-            tasks = left
-        return events, {task.id: errors[task.id] for task in tasks}
+        for task in needed_first(tasks):
+            try:
+                events += graph.add([task])
+            except GraphError as error:
+                errors[task.id] = str(error)
+        return events, errors
 
     def _own(self, agent: str, task: str) -> None:
         self._children.setdefault(agent, {})[task] = None
@@ -225,7 +247,8 @@ class Assigning:
         self._news.set()
         try:
             await seat.leave()
-            end = await waiter
+            with suppress(WaitRefused):  # it goes on in its seat then, too
+                await waiter
         finally:
             for task in tasks:
                 self._waits.remove(agent, task)
@@ -233,7 +256,7 @@ class Assigning:
                 if not self._waiters[task]:
                     del self._waiters[task]
         await seat.back()
-        return end
+        return waiter.result()
 
     async def ask(self, agent: str, task: str, question: str, key: CallKey) -> str:
         self._check_known(task)
@@ -245,8 +268,16 @@ class Assigning:
         room = self._endpoint.context * 3 // 2
         known = f"# What you were asked, did and found\n\n{transcript(history, room)}\n\n# The question\n\n{question}"
         request = ChatRequest((Message("system", ASKED), Message("user", known)), max_tokens=_ANSWER)
-        caller = Caller(replace(key, position=key.position + _ASKING), task_node(agent))
-        return (await self._kit.model.chat(request, caller)).message.content
+        while True:
+            key = replace(key, position=key.position + _ASKING)
+            try:
+                return (await self._kit.model.chat(request, Caller(key, task_node(agent)))).message.content
+            except FingerprintMismatch:
+                continue  # asked before the run broke, when the other agent knew something else: ask once more
+            except ModelError as error:
+                if concerns_all(error):
+                    raise
+                raise BadArguments(f"The question could not be answered: {error}") from None
 
     def _prompt_of(self, task: str) -> str:
         assigned = self._kit.graph.task(task).assigned
@@ -271,6 +302,9 @@ class Assigning:
 
     def retry_child(self, agent: str, task: str) -> None:
         self._check_mine(agent, task)
+        end = self._kit.graph.outcome(task)
+        if self._kit.graph.epoch(task) and (end is None or end.status is Status.OK):
+            return  # it was retried already: by another call of this turn, or by this one before the run broke
         self.retry(task)
 
     def retry(self, task: str) -> None:
@@ -280,11 +314,27 @@ class Assigning:
             raise BadArguments(f"Task {task!r} {'has not ended' if end is None else 'ended well'}: it is not retried.")
         if self._workforce.refuses:
             raise BadArguments(f"No task can be run: {self._workforce.refuses}.")
-        events = self._kit.graph.reset({task: self._kit.calls.epoch(task) + 1})
+        failed = self._failed_need(task)
+        if failed is not None:
+            raise BadArguments(f"Task {task!r} needs {failed!r}, which did not end well: that one is to be run first.")
+        self._again(task)
+
+    def _failed_need(self, task: str) -> str | None:
+        graph, added = self._kit.graph, self._kit.graph.task(task)
+        ends = () if added.allow_failed else ((need, graph.outcome(need)) for need in added.needs)
+        return next((need for need, end in ends if end is not None and end.status is not Status.OK), None)
+
+    def _again(self, task: str) -> None:
+        """Run a task that has ended, afresh. Where a need of it failed it is blocked again at once."""
+        end, epoch = self._kit.graph.outcome(task), self._kit.calls.epoch(task)
+        if end is None or end.status is not Status.SKIPPED:  # what a resume left out goes on where it was
+            epoch += 1
+        events = self._kit.graph.reset({task: epoch})
         for event in events:
             self._kit.calls.apply(event)
         self._kit.stream.publish(*events)
-        self._workforce.reopen(task)
+        if self._kit.graph.outcome(task) is None:
+            self._workforce.reopen(task)
         self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
 
     def _check_mine(self, agent: str, task: str) -> None:

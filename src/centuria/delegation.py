@@ -48,7 +48,8 @@ class Swarm(Protocol):
     async def ask(self, agent: str, task: str, question: str, key: CallKey) -> str:
         """What the agent of another task says, from what it knows so far; `key` is the asking call's.
 
-        Raises `BadArguments` for a task that is not there or has not begun, `ModelError`, `BudgetExceeded`.
+        Raises `BadArguments` for a task that is not there or has not begun, and where the model will not answer;
+        `ModelError` where it would answer nobody, `BudgetExceeded`.
         """
         ...
 
@@ -100,11 +101,11 @@ class SwarmTools(Tools):
 
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
         self._place(calls)
+        for call, caller in calls:
+            if call.name == words.WAIT_ANY:
+                self._note_collected(self._scheduler.answered(call, caller))
         results = await in_parallel(self.call, calls)
         self._readable.update(result.spill for result in results if result.spill is not None)
-        for (call, _), result in zip(calls, results, strict=True):
-            if call.name == words.WAIT_ANY and isinstance(result.structured, dict):
-                self._uncollected.pop(str(result.structured.get("id")), None)
         return results
 
     async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
@@ -151,6 +152,10 @@ class SwarmTools(Tools):
             elif placed.background:
                 self._uncollected[placed.id] = None
 
+    def _note_collected(self, answer: ToolResult | None) -> None:
+        if answer is not None and isinstance(answer.structured, dict):
+            self._uncollected.pop(str(answer.structured.get("id")), None)
+
     def _handed_down(self, names: Sequence[str] | None) -> Grant:
         """What an assigned task sees of the tools: those named, or all of this agent's. Raises `ToolsNotGranted`."""
         mine = Grant(self._task.servers, self._task.tools)
@@ -179,11 +184,16 @@ class SwarmTools(Tools):
     # -- what runs beside it ------------------------------------------------------------------------------------------
 
     async def _wait_any(self, arguments: dict[str, Any], key: CallKey) -> ToolResult:
-        ids = [str(one) for one in arguments.get("ids", ())] or list(self._uncollected)
-        if not ids:
-            return ToolResult("No task of yours is in the background.", ToolEnd.REFUSED)
-        end = await self._swarm.first(self._task.id, ids)
-        left = [one for one in self._uncollected if one != end.task]
+        chosen = [str(one) for one in arguments.get("ids", ())]
+        while True:
+            ids = chosen or list(self._uncollected)
+            if not ids:
+                return ToolResult("No task of yours is in the background.", ToolEnd.REFUSED)
+            end = await self._swarm.first(self._task.id, ids)
+            if chosen or end.task in self._uncollected:  # not taken by another wait of the same turn
+                break
+        self._uncollected.pop(end.task, None)
+        left = list(self._uncollected)
         told = self._told(end, named=True)
         more = f"\n\nStill in the background: {', '.join(left)}." if left else ""
         return ToolResult(told.text + more, told.end, told.structured, told.spill)

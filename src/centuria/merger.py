@@ -35,6 +35,8 @@ class Merger:
         self._endpoint = endpoint
         self._kit = kit
         self._stopped = ""
+        #: By content: groups that are alike, word for word, are one call.
+        self._asking: dict[str, asyncio.Lock] = {}
         self._merging: asyncio.Task[object] | None = None
 
     @property
@@ -147,7 +149,8 @@ class Merger:
         """One call of the merge. Its epoch is its content: other results make another call, never a false replay."""
         content = fingerprint([message.content for message in messages])
         caller = Caller(CallKey(MERGE, int(content[:13], 16), 0, 0), RUN_NODE, index=position, priority=0)
-        completion = await self._kit.model.chat(ChatRequest(messages, max_tokens=max_tokens), caller)
+        async with self._asking.setdefault(content, asyncio.Lock()):  # the second is answered from the journal
+            completion = await self._kit.model.chat(ChatRequest(messages, max_tokens=max_tokens), caller)
         return completion.message.content
 
     def _write(self, name: str, text: str) -> None:

@@ -9,11 +9,12 @@ from itertools import islice
 from typing import Any, Protocol
 
 from centuria.core.checking import TooMuchWork, bounded, errors_of
+from centuria.core.delegation import WAIT_ANY
 from centuria.core.repeats import Repeats
 from centuria.core.templates import find_json
 from centuria.core.window import SUMMARY_RULES, Window, shorten, size, told_in_short, transcript
 from centuria.errors import CenturiaError, ContextTooLong
-from centuria.messages import CallKey, Completion, Message, ToolCall, ToolResult, ToolSpec
+from centuria.messages import CallKey, Completion, Message, ToolCall, ToolEnd, ToolResult, ToolSpec
 from centuria.ports import Caller, ChatRequest, Model
 from centuria.settings import Task
 
@@ -184,6 +185,8 @@ class _Conversation:
         texts = self._fitted(results, callers)
         self._repeats.begin_turn()
         for index, (call, _) in enumerate(made):
+            if call.name == WAIT_ANY and results[index].end is not ToolEnd.REFUSED:
+                continue  # the same call each time, and another answer
             remark = self._repeats.note(call.name, call.arguments)
             texts[index] += f"\n\n{remark}" if remark else ""
         texts += [f"Not run: at most {MAX_CALLS_A_TURN} calls a turn."] * (len(calls) - len(made))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import islice
 
 from centuria.errors import GraphError
 from centuria.events import TaskAdded
@@ -18,6 +19,7 @@ EVERY = "*"
 #: Needs of all tasks together, "*" counted as what it stands for.
 MAX_NEEDS = 1_000_000
 _SHOWN = 8
+_COMPARED = 100
 _CLIPPED = 100
 
 
@@ -68,6 +70,27 @@ def place(
         )
         for index, task in enumerate(tasks, len(there))
     ]
+
+
+def needed_first(tasks: Sequence[NewTask]) -> list[NewTask]:
+    """In their order, but each after those of them that it needs (as far as they do not need each other)."""
+    left = {task.id: task for task in tasks}
+    order: list[NewTask] = []
+    for first in tasks:
+        stack = [first.id] if first.id in left else []
+        path: set[str] = set()
+        while stack:
+            task = left.get(stack[-1])
+            if task is None:
+                stack.pop()
+                continue
+            before = [need for need in task.needs if need in left and need not in path and need != task.id]
+            if before and task.id not in path:
+                path.add(task.id)
+                stack += reversed(before)
+                continue
+            order.append(left.pop(stack.pop()))
+    return order
 
 
 def _check_ids(tasks: Sequence[NewTask], there: Mapping[str, TaskAdded], max_tasks: int) -> None:
@@ -135,7 +158,7 @@ def _resolve(tasks: Sequence[NewTask], there: Mapping[str, TaskAdded], total: in
 
 def _unknown(task: str, verb: str, name: str, known: Iterable[str]) -> GraphError:
     names = [id for id in known if id != task]
-    close = get_close_matches(name, names, n=1, cutoff=0.6) if len(name) <= _CLIPPED else []
+    close = get_close_matches(name, _near(name, names), n=1, cutoff=0.6) if len(name) <= _CLIPPED else []
     if close:
         remedy = f"Did you mean {_quoted(close[0])}?"
     elif names:
@@ -144,6 +167,14 @@ def _unknown(task: str, verb: str, name: str, known: Iterable[str]) -> GraphErro
     else:
         remedy = "There is no other task."
     return GraphError(f"Task {_quoted(task)} {verb} {_quoted(name)}, which does not exist.", remedy=remedy)
+
+
+def _near(name: str, names: Sequence[str]) -> Sequence[str]:
+    """The names to compare with: comparing is slow, and a batch of wrong ones must not hold up the run."""
+    if len(names) <= _COMPARED:
+        return names
+    alike = (one for one in names if one[:1] == name[:1] and abs(len(one) - len(name)) <= 2)
+    return list(islice(alike, _COMPARED))
 
 
 def _quoted(id: str) -> str:
