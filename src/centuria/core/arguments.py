@@ -36,7 +36,8 @@ def parse_arguments(text: str) -> dict[str, Any]:
         return {}
     try:
         value = strict_json(text)
-        if safe_text(escaped := json.dumps(value, ensure_ascii=False)) != escaped:
+        suspect = "\\u" in text or not text.isascii()  # only then can half a surrogate pair be in it
+        if suspect and safe_text(escaped := json.dumps(value, ensure_ascii=False)) != escaped:
             value = json.loads(safe_text(escaped))
     except RecursionError:
         raise BadArguments("The arguments are nested too deeply.", "json") from None

@@ -25,7 +25,7 @@ from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRe
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from centuria.toolhost.catalogue import without_bad_tools
 from centuria.toolhost.last_words import most_telling
@@ -289,12 +289,14 @@ class _Context:
 
 # -- messages ---------------------------------------------------------------------------------------------------------
 
-_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-
 
 def encode(message: Message) -> bytes:
-    """One line of JSON. Raises `ValueError` for what JSON cannot hold."""
-    return _ENCODER.encode(message).encode("utf-8", "replace")
+    """One line of JSON. Raises `ValueError` for what JSON cannot hold; halves of surrogate pairs become "?"."""
+    try:
+        return to_json(message, inf_nan_mode="null")
+    except PydanticSerializationError:
+        text = json.dumps(message, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+        return text.encode("utf-8", "replace")
 
 
 def decode(data: bytes) -> Message | None:

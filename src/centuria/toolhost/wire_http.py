@@ -113,7 +113,8 @@ class Sender:
             return await self._plain(method, url, headers, body, patient=patient)
         from mcp.client.auth import OAuthFlowError
 
-        request = httpx2.Request(method, url, headers=dict(headers), content=body)
+        request = httpx2.Request(method, url, headers=dict(headers), stream=httpx2.ByteStream(body))
+        request.read()  # a flow may look at it; the headers that `content=` would add are the sender's to make
         flow = self._auth.async_auth_flow(request)
         answer: Answer | None = None
         try:
