@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from centuria.core.graph import NewTask, TaskGraph
@@ -18,6 +18,7 @@ STEPS = st.lists(
 )
 
 
+@example([("take", 1, 0), ("priority", 0, 0), ("take", 0, 0)])  # held back, moved, and taken before the release
 @given(STEPS)
 def test_each_task_is_taken_once_and_always_the_first_of_those_that_are_not_held(
     steps: list[tuple[str, int, int]],

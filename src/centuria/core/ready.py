@@ -41,9 +41,9 @@ class ReadyQueue:
         return None
 
     def release(self) -> None:
-        """Those that were held back stand in their old places again."""
+        """Those that were held back, and were not taken since, stand in their old places again."""
         held, self._held = self._held, []
-        self.put(held)
+        self.put([task for task in held if task in self._there])
 
     def clear(self) -> None:
         self._heap.clear()
