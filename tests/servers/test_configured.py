@@ -59,7 +59,7 @@ async def test_one_file_of_six_servers_works_unedited_whatever_their_names_and_e
             "time": "2026-07-28",
         }
         names = [tool.name for tool in host.catalogue()]
-        assert len(set(names)) == len(names) == 114
+        assert len(set(names)) == len(names) == 116
         assert all(re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) for name in names)
         listed = {(NAMED[tool.server], tool.tool) for tool in host.catalogue()}
         kept = {(tool["server"], tool["tool"]) for tool in json.loads(SCHEMAS.read_text())}
@@ -134,5 +134,8 @@ async def test_a_server_that_asks_its_client_back_is_declined_at_once_and_goes_o
         bench = Bench(host)
         for tool in ("ask_the_user", "ask_the_model", "ask_for_roots"):
             result = await bench.call(f"asking__{tool}")
+            if tool == "ask_the_user" and era == "2025-11-25":  # it may ask, and hears our policy's answer
+                assert (result.end, result.text) == (ToolEnd.OK, "the user said decline")
+                continue
             assert result.end is ToolEnd.ERROR and ("not supported" in result.text or "no back-channel" in result.text)
         assert await bench.text("asking__echo", {"text": "still here"}) == "still here"

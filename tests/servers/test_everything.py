@@ -32,7 +32,7 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
 async def test_it_is_up_with_every_tool_that_an_agent_can_call(bench: Bench) -> None:
     (state,) = bench.host.servers()
     tools = [tool.tool for tool in bench.host.catalogue()]
-    assert state.up and state.tools == len(tools) == 12
+    assert state.up and state.tools == len(tools) == 14
     assert {"echo", "get-sum", "get-tiny-image", "trigger-long-running-operation"} < set(tools)
     assert state.detail["protocol"] == "2025-11-25"
 
@@ -47,7 +47,12 @@ async def test_a_tool_that_runs_only_as_a_task_is_left_out_and_the_census_says_w
 
 async def test_what_asks_the_client_for_more_than_it_offers_is_not_offered_to_agents(bench: Bench) -> None:
     names = {tool.tool for tool in bench.host.catalogue()}
-    assert not {name for name in names if "elicitation" in name or "sampling" in name or "roots" in name}
+    assert not {name for name in names if "sampling" in name or "roots" in name}
+
+
+async def test_a_server_that_asks_a_person_hears_a_no_at_once(bench: Bench) -> None:
+    result = await bench.call("every__trigger-elicitation-request")
+    assert "decline" in result.text.lower()
 
 
 async def test_text_and_numbers_come_back_as_they_are(bench: Bench) -> None:
