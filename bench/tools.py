@@ -2,7 +2,7 @@
 
 run.py uses `compare`, `judge` and `table`; each system is a process of its own:
 
-python bench/tools.py --system {sdk,host,scheduler} --transport {stdio,http} --url URL --mock PROGRAM
+python bench/tools.py --system {sdk,host,scheduler,durable} --transport {stdio,http} --url URL --mock PROGRAM
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
@@ -25,9 +26,15 @@ from statistics import median
 from worker import peak_rss_mb
 
 CALLERS = 100
-#: The most CPU that one call may take with everything on, as a multiple of the bare SDK's.
+#: The most CPU that one scheduled call may take, as a multiple of the bare SDK's: check, slots and rows, in memory.
+#: What two durable commits of each call cost beside that is shown, and has no target.
 MOST_CPU = 1.3
-NAMES = {"sdk": "bare MCP SDK", "host": "Centuria's tool host", "scheduler": "Centuria, everything on"}
+NAMES = {
+    "sdk": "bare MCP SDK",
+    "host": "Centuria's tool host",
+    "scheduler": "Centuria, scheduled",
+    "durable": "Centuria, scheduled and on disk",
+}
 TRANSPORTS = {"http": "streamable HTTP", "stdio": "stdio"}
 _BUILD = Path(__file__).parent / "build"
 
@@ -70,8 +77,8 @@ def _host(given: argparse.Namespace):
 
 
 @asynccontextmanager
-async def scheduler(given: argparse.Namespace) -> AsyncIterator[Call]:
-    """The whole way of a run's tool call: check, two slots, journal rows, durable commits, call."""
+async def scheduler(given: argparse.Namespace, *, durable: bool = False) -> AsyncIterator[Call]:
+    """The whole way of a run's tool call: check, two slots, rows before and after it, call. `durable`: on disk."""
     from centuria.admission import Slots
     from centuria.core.calls import CallLedger
     from centuria.core.progress import Progress
@@ -79,15 +86,18 @@ async def scheduler(given: argparse.Namespace) -> AsyncIterator[Call]:
     from centuria.core.slots import SlotTable
     from centuria.journal import SqliteJournal
     from centuria.messages import CallKey, ToolCall
-    from centuria.ports import Caller
+    from centuria.ports import Caller, Journal
     from centuria.scheduler import ToolScheduler
     from centuria.settings import Timeouts
     from centuria.stream import Stream
+    from centuria.testing.journal import MemoryJournal
 
     async with AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir=_BUILD))
         opened = await stack.enter_async_context(_host(given))
-        journal = SqliteJournal.create(Path(folder) / "journal.db", run="bench", name="bench")
+        journal: Journal = MemoryJournal()
+        if durable:
+            journal = SqliteJournal.create(Path(folder) / "journal.db", run="bench", name="bench")
         stack.push_async_callback(journal.aclose)
         stream = Stream(journal, clock=time.time, progress=Progress())
         tools = ToolScheduler(
@@ -111,7 +121,7 @@ async def scheduler(given: argparse.Namespace) -> AsyncIterator[Call]:
         yield call
 
 
-SYSTEMS = {"sdk": sdk, "host": host, "scheduler": scheduler}
+SYSTEMS = {"sdk": sdk, "host": host, "scheduler": scheduler, "durable": partial(scheduler, durable=True)}
 
 
 async def rounds_of(call: Call, calls: int) -> tuple[float, float]:

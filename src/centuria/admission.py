@@ -47,6 +47,11 @@ class Slots:
         """
         return Hold(self, next(self._tickets), resource, agent, index, priority, patience)
 
+    def free(self, resource: str) -> bool:
+        """Whether whoever asks now has a slot at once."""
+        table = self.table
+        return table.in_use(resource) < table.limit(resource) and not table.waiting(resource)
+
     async def _take(self, hold: Hold) -> SlotGranted:
         now, patience = self._now(), hold.patience
         [event] = self.table.ask(

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 
-from centuria.admission import Slots
+from centuria.admission import Hold, Slots
 from centuria.config.problems import where
 from centuria.errors import SlotRefused
 from centuria.events import Notice
@@ -124,39 +124,43 @@ class Turns:
         Raises `SlotRefused`, and `ToolUnavailable` where there is no session to lease.
         """
         deadline = asyncio.get_running_loop().time() + self._queue
-        async with (
-            self.leases.use(tool, caller, self._queue) as renewed,
-            self._slot(tool_resource(tool.name), tool, caller, deadline, first=bool(refusals.count)),
-        ):
-            yield Turn(self, tool, caller, deadline, refusals, renewed)
-
-    @asynccontextmanager
-    async def _slot(
-        self, resource: str, tool: HostedTool, caller: Caller, deadline: float, *, first: bool
-    ) -> AsyncIterator[None]:
-        """A slot of the tool or of its server; `first`: before all that do not say so."""
-        priority = caller.priority - (_AGAIN if first else 0)
-        patience = max(0.0, deadline - asyncio.get_running_loop().time())
+        first = bool(refusals.count)
         async with AsyncExitStack() as stack:
-            self._waiting[tool.slug] += 1
+            renewed = tool.lease is not None and await stack.enter_async_context(
+                self.leases.use(tool, caller, self._queue)
+            )
+            slot = self._slot(tool_resource(tool.name), tool, caller, deadline, first=first)
             try:
-                self._notice_queue(tool)
-                async with asyncio.timeout(None) as scope:
-                    with self.gates.patience(tool.slug, scope):
-                        await stack.enter_async_context(
-                            self._slots.hold(
-                                resource,
-                                agent=caller.key.task,
-                                index=caller.index,
-                                priority=priority,
-                                patience=patience,
-                            )
-                        )
-            except TimeoutError:
-                raise self.gates.denial(tool.slug) from None
+                await self._take(slot, tool)
+                yield Turn(self, tool, caller, deadline, refusals, renewed)
             finally:
-                self._waiting[tool.slug] -= 1
-            yield
+                slot.leave()
+
+    def _slot(self, resource: str, tool: HostedTool, caller: Caller, deadline: float, *, first: bool) -> Hold:
+        """A slot of the tool or of its server, to be taken and left; `first`: before all that do not say so."""
+        return self._slots.hold(
+            resource,
+            agent=caller.key.task,
+            index=caller.index,
+            priority=caller.priority - (_AGAIN if first else 0),
+            patience=max(0.0, deadline - asyncio.get_running_loop().time()),
+        )
+
+    async def _take(self, slot: Hold, tool: HostedTool) -> None:
+        """Wait for it, as long as the server's gate lets anyone hope."""
+        if self._slots.free(slot.resource) and not self.gates.closed(tool.slug):
+            await slot.take()
+            return
+        self._waiting[tool.slug] += 1
+        try:
+            self._notice_queue(tool)
+            async with asyncio.timeout(None) as scope:
+                with self.gates.patience(tool.slug, scope):
+                    await slot.take()
+        except TimeoutError:
+            raise self.gates.denial(tool.slug) from None
+        finally:
+            self._waiting[tool.slug] -= 1
 
     def _notice_queue(self, tool: HostedTool) -> None:
         slug = tool.slug
@@ -196,18 +200,18 @@ class Turn:
         while True:
             if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
                 raise self._out_of_patience()
-            async with AsyncExitStack() as stack:
-                try:
-                    await stack.enter_async_context(
-                        self._turns._slot(server_resource(tool.slug), tool, self._caller, deadline, first=first)
-                    )
-                except SlotRefused:
-                    if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
-                        raise self._out_of_patience() from None
-                    raise
+            slot = self._turns._slot(server_resource(tool.slug), tool, self._caller, deadline, first=first)
+            try:
+                await self._turns._take(slot, tool)
                 if not gates.closed(tool.slug):
                     yield
                     return
+            except SlotRefused:
+                if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
+                    raise self._out_of_patience() from None
+                raise
+            finally:
+                slot.leave()
             first = True  # it closed in the very tick in which the slot was granted
 
     def _out_of_patience(self) -> SlotRefused:

@@ -67,6 +67,7 @@ class ArgumentCheck:
         from referencing import Registry
 
         self._validator: Validator | None = None
+        self._plain = _plain_types(schema)
         dialect = validator_for(dict(schema), default=Draft202012Validator)
         try:
             dialect.check_schema(dict(schema))
@@ -78,13 +79,62 @@ class ArgumentCheck:
         """What is wrong, with the place and what is expected there; None where all is well."""
         from referencing.exceptions import Unresolvable
 
-        if self._validator is None:
+        if self._validator is None or (self._plain is not None and _fits(arguments, *self._plain)):
             return None
         try:
             found = list(islice(_leaves(errors_of(self._validator, arguments)), _MAX_COMPLAINTS))
         except (Unresolvable, RecursionError, TooMuchWork):
             return None  # it refers to what is not there, or to itself without end, or multiplies
         return "; ".join(map(_describe, found)) or None
+
+
+#: What JSON's types are here, where nothing finer is said. A float that is whole is an integer too: that is looked at.
+_TYPES: Mapping[str, tuple[type, ...]] = {
+    "string": (str,),
+    "integer": (int,),
+    "number": (int, float),
+    "boolean": (bool,),
+    "object": (dict,),
+    "array": (list,),
+    "null": (type(None),),
+}
+_SAYS_NOTHING = frozenset({"$schema", "$id", "title", "description", "default", "examples"})
+_Plain = tuple[Mapping[str, tuple[type, ...]], frozenset[str], bool]
+
+
+def _plain_types(schema: Mapping[str, Any]) -> _Plain | None:
+    """The types of the properties, the required ones, and whether others may be there, of a schema that says no more;
+    None of any other."""
+    said = set(schema) - _SAYS_NOTHING
+    properties, required = schema.get("properties", {}), schema.get("required", [])
+    others = schema.get("additionalProperties", True)
+    if not said <= {"type", "properties", "required", "additionalProperties"} or schema.get("type") != "object":
+        return None
+    if not (isinstance(properties, dict) and isinstance(required, list) and isinstance(others, bool)):
+        return None
+    types: dict[str, tuple[type, ...]] = {}
+    for name, property_ in properties.items():
+        if not isinstance(property_, dict) or set(property_) - _SAYS_NOTHING != {"type"}:
+            return None
+        kind = property_["type"]
+        if not isinstance(kind, str) or kind not in _TYPES:
+            return None
+        types[name] = _TYPES[kind]
+    return types, frozenset(map(str, required)), others
+
+
+def _fits(
+    arguments: Mapping[str, Any], types: Mapping[str, tuple[type, ...]], required: frozenset[str], others: bool
+) -> bool:
+    """Whether they surely fit: most do, and need no more to be looked at."""
+    for name, value in arguments.items():
+        allowed = types.get(name)
+        if allowed is None:
+            if not others:
+                return False
+        elif type(value) not in allowed:
+            return False
+    return required <= arguments.keys()
 
 
 def _leaves(errors: Iterator[ValidationError]) -> Iterator[ValidationError]:
