@@ -246,7 +246,7 @@ class Assigning:
             self._waiters.setdefault(task, []).append(waiter)
         self._news.set()
         try:
-            await seat.leave()
+            seat.leave()
             with suppress(WaitRefused):  # it goes on in its seat then, too
                 await waiter
         finally:

@@ -151,6 +151,9 @@ class Merger:
         caller = Caller(CallKey(MERGE, int(content[:13], 16), 0, 0), RUN_NODE, index=position, priority=0)
         async with self._asking.setdefault(content, asyncio.Lock()):  # the second is answered from the journal
             completion = await self._kit.model.chat(ChatRequest(messages, max_tokens=max_tokens), caller)
+        if completion.finish == "length":
+            said = f"A text of the merge was cut off at its {max_tokens:,} tokens: raise max_tokens in [merge]."
+            self._kit.stream.publish(Notice(said, "warning"))
         return completion.message.content
 
     def _write(self, name: str, text: str) -> None:

@@ -157,7 +157,7 @@ class Orchestrator:
     async def _may_go_on(self, task: str) -> None:
         while self._pauses.holds(task):
             seat = self._seats[task]
-            await seat.leave()
+            seat.leave()
             await self._pauses.change()
             await seat.back()
 
@@ -255,7 +255,13 @@ class Orchestrator:
         await self._kit.stream.durable()
 
     async def _converse(self, task: Task, draft: Draft) -> None:
-        seat = Seat(self._kit.slots, task.id, self._index[task.id], task.priority, self.moved)
+        seat = Seat(
+            self._kit.slots,
+            task.id,
+            self._index[task.id],
+            lambda: self._kit.graph.task(task.id).priority,
+            self.moved,
+        )
         self._seats[task.id] = seat
         try:
             await seat.take()
@@ -267,13 +273,13 @@ class Orchestrator:
                 except Exception as error:  # alone, or in the group of a turn's tool calls
                     if not isinstance(first_of(error), FingerprintMismatch):
                         raise
-                    await seat.close()
+                    seat.close()
                     await seat.take()
                     epoch = self._begin_afresh(task.id, draft)
                     await converse(self._briefing.brief(task, epoch, draft, started, lambda: self._may_go_on(task.id)))
         finally:
             del self._seats[task.id]
-            await seat.close()
+            seat.close()
 
     def seat(self, task: str) -> Seat:
         """The seat of a task that runs."""

@@ -9,7 +9,7 @@ from centuria.errors import ContextTooLong
 from centuria.events import Notice, PartMerged
 from centuria.ports import Caller, ChatRequest
 from centuria.settings import MERGE, Job, Limits, Merge, Task
-from centuria.testing.scripted import Answer
+from centuria.testing.scripted import Answer, completion
 from tests.swarm.kit import Ended, run
 
 WINDOW = 32_000
@@ -71,6 +71,14 @@ def test_a_group_that_the_provider_finds_too_long_is_merged_by_halves() -> None:
 
     ended = run(strict, job=job(20), context=WINDOW)
     assert set(_MARK.findall(ended.merged.answer)) == {f"fact-{n}" for n in range(20)}
+
+
+def test_a_merged_answer_that_was_cut_off_is_said_to_be() -> None:
+    def cut(request: ChatRequest, caller: Caller) -> Answer:
+        return "found" if caller.key.task != MERGE else completion("half an ans", finish="length")
+
+    ended = run(cut, job=job(3), context=WINDOW)
+    assert any(isinstance(event, Notice) and "was cut off at its" in event.text for event in ended.events)
 
 
 def test_a_merger_that_writes_too_much_is_cut_and_that_is_said() -> None:
