@@ -17,7 +17,7 @@ from centuria.core.waits import STALLED, WaitGraph
 from centuria.core.window import transcript
 from centuria.delegation import WaitRefused
 from centuria.errors import ConfigurationError, FingerprintMismatch, GraphError, ModelError
-from centuria.events import Fact, TaskAdded, TaskReady
+from centuria.events import Fact, Notice, TaskAdded, TaskReady
 from centuria.kit import RUN_NODE, Kit, branch_node, task_node
 from centuria.messages import DOLLAR, CallKey, Message, Outcome, Status
 from centuria.ports import Caller, ChatRequest
@@ -65,6 +65,7 @@ class Assigning:
         self._children: dict[str, dict[str, None]] = {}
         self._owners: dict[str, set[str]] = {}
         self._news = asyncio.Event()
+        self._told_of_money = False
 
     # -- tasks --------------------------------------------------------------------------------------------------------
 
@@ -188,6 +189,10 @@ class Assigning:
         tasks = self._workforce.unended + more
         if tasks * _CALLS_TO_COME * money.ledger.spent(RUN_NODE) / answered <= left:
             return ""
+        if not self._told_of_money:
+            self._told_of_money = True
+            said = "The budget would not last for all tasks that agents asked for: some were refused, and are in no census."
+            self._kit.stream.publish(Notice(f"{said} A larger --budget has them.", "warning"))
         return (
             f"The budget would not last for more: ${left / DOLLAR:.4f} of it are left, and {tasks - more} tasks "
             "have not ended. Do this work yourself, or answer from what you have, and say what is missing."

@@ -77,7 +77,7 @@ class Cores:
         """Say what is known of the broken run, then put back what is to run again."""
         job, resume = launch.job, launch.resume
         in_doubt = len(self.calls.in_doubt())
-        lost = self.calls.resolve_in_doubt()
+        lost = self.calls.resolve_in_doubt(billed=not launch.rehearse)  # a scripted model sends no bill
         for fact in lost:
             self.ledger.apply(fact)
         plan = plan_resume(job, self.graph, self.calls, only=resume.only if resume else None)

@@ -442,3 +442,29 @@ async def test_a_cut_answer_is_held_as_money_and_asked_for_again(tmp_path: Path)
     assert (end.status, end.text, end.attempts) == (Status.OK, "The whole answer.", 2)
     assert report.held > 0 and [call.state for call in calls(report.folder)] == ["lost", "done"]
     assert len(set(upstream.attempts)) == 1, "the same call bears the same idempotency key"
+
+
+async def test_a_rehearsal_that_was_killed_holds_no_money_when_it_is_resumed(tmp_path: Path) -> None:
+    job = write_job(
+        tmp_path,
+        "http://127.0.0.1:9/v1",
+        rows=40,
+        limits={"budget": 3.0, "concurrency": 40},
+        rehearsal={"latency_ms": 600},
+    )
+    command = await begin(tmp_path, "run", job, "--rehearse", "--quiet")
+    await until(lambda: run_folders(tmp_path) and (the_run(tmp_path) / "journal.sqlite").exists(), within=60)
+    await until(lambda: len(_opened(the_run(tmp_path))) >= 20, within=60)
+    command.kill()
+    await command.end()
+    ended = await centuria(tmp_path, "resume", "last", "--json")
+    assert ended.code == 0, ended.err
+    assert ended.data["census"]["ok"] == 40
+    assert ended.data["cost"]["held"] == 0
+
+
+def _opened(run: Path) -> list[object]:
+    try:
+        return [call for call in calls(run) if call.call == "model"]
+    except JournalError:
+        return []

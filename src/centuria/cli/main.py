@@ -170,7 +170,7 @@ def _add_running(commands: Commands) -> None:
     resume.add_argument("--only", metavar="STATUS,..", help="only what ended so: failed,timeout,budget,...")
     resume.add_argument("--job", metavar="FILE", type=Path, help="an edited job file: unchanged tasks are reused")
     _model_flags(resume)
-    _limit_flags(resume)
+    _limit_flags(resume, again=True)
     _tape_flags(resume)
     _view_flags(resume)
 
@@ -224,15 +224,16 @@ def _model_flags(command: argparse.ArgumentParser) -> None:
     command.add_argument("--tools", metavar="FILE", type=Path, help="MCP servers: the mcpServers JSON of any host")
 
 
-def _limit_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--budget", metavar="DOLLARS", type=_budget, help="cap in dollars, or none (default: 5)")
-    command.add_argument("--agents", metavar="N", type=int, help="subagents at once (default: 100)")
+def _limit_flags(command: argparse.ArgumentParser, *, again: bool = False) -> None:
+    """`again`: what is not said stays as the run has it."""
+    budget, agents, calls = "5", "100", "up to 100, as the provider takes them"
+    if again:
+        budget = agents = calls = "as before"
     command.add_argument(
-        "--concurrency",
-        metavar="N",
-        type=int,
-        help="model calls at once (default: up to 100, as the provider takes them)",
+        "--budget", metavar="DOLLARS", type=_budget, help=f"cap in dollars, or none (default: {budget})"
     )
+    command.add_argument("--agents", metavar="N", type=int, help=f"subagents at once (default: {agents})")
+    command.add_argument("--concurrency", metavar="N", type=int, help=f"model calls at once (default: {calls})")
 
 
 def _tape_flags(command: argparse.ArgumentParser) -> None:

@@ -21,7 +21,7 @@ from decimal import Decimal
 from typing import Any
 
 from centuria.errors import FingerprintMismatch, JournalError
-from centuria.events import CallClosed, CallEnd, CallKind, CallOpened, Event, Fact, MoneyHeld, TaskReset
+from centuria.events import CallClosed, CallEnd, CallKind, CallOpened, Event, Fact, MoneyHeld, MoneyReleased, TaskReset
 from centuria.messages import CallKey, Completion, Pico, ToolEnd, ToolResult, Usage
 
 _IN_DOUBT = "The program ended before the answer came."
@@ -213,8 +213,8 @@ class CallLedger:
         rows = (row for task in self._tasks.values() for row in task.rows.values() if row.open)
         return [opened for row in rows for opened in row.open.values()]
 
-    def resolve_in_doubt(self) -> list[Fact]:
-        """After a crash: close every call in doubt, and hold its money for ever.
+    def resolve_in_doubt(self, *, billed: bool = True) -> list[Fact]:
+        """After a crash: close every call in doubt, and hold its money for ever; give it back where nobody bills it.
 
         Model calls and tools that are safe to run again are lost, so their next attempt may go; other tools
         are unknown, which the model is told. The caller folds the `MoneyHeld` facts into the `Ledger`.
@@ -222,12 +222,13 @@ class CallLedger:
         facts: list[Fact] = []
         for opened in self.in_doubt():
             if opened.call == "model" or opened.rerun:
-                facts += self.close(opened.key, opened.attempt, end="lost", error=_IN_DOUBT)
+                end: CallEnd = "lost" if billed else "failed"
+                facts += self.close(opened.key, opened.attempt, end=end, error=_IN_DOUBT)
             else:
                 result = ToolResult(_MAY_HAVE_HAPPENED, ToolEnd.UNKNOWN)
                 facts += self.close(opened.key, opened.attempt, end="unknown", result=result)
             if opened.hold is not None:
-                facts.append(MoneyHeld(opened.hold))
+                facts.append(MoneyHeld(opened.hold) if billed else MoneyReleased(opened.hold))
         return facts
 
     def forget(self, task: str) -> None:
