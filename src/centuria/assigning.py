@@ -191,7 +191,9 @@ class Assigning:
             return ""
         if not self._told_of_money:
             self._told_of_money = True
-            said = "The budget would not last for all tasks that agents asked for: some were refused, and are in no census."
+            said = (
+                "The budget would not last for all that agents asked for: some tasks were refused and are in no census."
+            )
             self._kit.stream.publish(Notice(f"{said} A larger --budget has them.", "warning"))
         return (
             f"The budget would not last for more: ${left / DOLLAR:.4f} of it are left, and {tasks - more} tasks "
