@@ -37,6 +37,14 @@ def change(times: int) -> None:
         send({"method": "notifications/tools/list_changed", **meta})
 
 
+def asked_back() -> dict:
+    """The client's answer to a request of ours; what was on its way meanwhile is handled."""
+    send({"id": "q", "method": "ping"})
+    while (reply := json.loads(sys.stdin.buffer.readline())).get("id") != "q":
+        handle(reply)
+    return reply
+
+
 def call(number: object, name: str, given: dict) -> None:
     match name:
         case "echo":
@@ -50,8 +58,7 @@ def call(number: object, name: str, given: dict) -> None:
         case "huge":
             say(number, "x" * given["size"], last=given.get("last", False))
         case "ask":
-            send({"id": "q", "method": "ping"})
-            say(number, json.dumps(json.loads(sys.stdin.buffer.readline())))
+            say(number, json.dumps(asked_back()))
         case "pid":
             say(number, str(os.getpid()))
         case "wrong":
