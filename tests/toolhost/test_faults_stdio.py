@@ -42,7 +42,7 @@ FIRST = {
     "mute": "timeout",
     "late": "timeout",
     "twice": "ok",
-    "wrong-type": "error",
+    "wrong-type": "unknown",
     "missing-fields": "error",
     "bad-rpc": "timeout",
     "wrong-id": "timeout",
@@ -86,7 +86,7 @@ async def test_a_server_that_reads_nothing_any_more_costs_each_caller_its_own_ti
 STARTS = {
     "no-start": "It ended with code 3. Its last words: ModuleNotFoundError: No module named 'nonsense'",
     "silent": "It did not answer within 2 s.",
-    "garbage": "It did not answer within 2 s.",
+    "garbage": "It did not answer within 2 s. Of what it sent, 4 lines or messages are not of the protocol.",
     "mute-list": "It did not answer within 2 s.",
     "slow-start=0.2": None,
     "busy-start=0.1": None,
