@@ -26,8 +26,7 @@ from statistics import median
 from worker import peak_rss_mb
 
 CALLERS = 100
-#: The most CPU that one scheduled call may take, as a multiple of the bare SDK's: check, slots and rows, in memory.
-#: What two durable commits of each call cost beside that is shown, and has no target.
+#: The most CPU that one call may take with everything on, the disk too, as a multiple of the bare SDK's.
 MOST_CPU = 1.3
 NAMES = {
     "sdk": "bare MCP SDK",
@@ -197,7 +196,7 @@ def judge(rows: Sequence[ToolRow]) -> list[tuple[str, str, str, bool]]:
     at = {(row.transport, row.system): row for row in rows}
     targets = []
     for transport in TRANSPORTS:
-        bare, host, full = (at[transport, system] for system in ("sdk", "host", "scheduler"))
+        bare, host, full = (at[transport, system] for system in ("sdk", "host", "durable"))
         rate, cpu = host.rate / bare.rate, full.cpu_ms / bare.cpu_ms
         targets.append((f"tool host over {transport}, calls/s", f"{rate:.2f} x the SDK", ">= 1 x", rate >= 1))
         targets.append(

@@ -144,6 +144,7 @@ class Flow(OAuthClientProvider):
         self._initialized = True
 
     def _client(self) -> OAuthClientInformationFull | None:
+        """Who we are to the authorization server, where that is known; each flow says how."""
         raise NotImplementedError
 
     def _select_authorization_server(self, advertised: list[str]) -> str:
