@@ -1,0 +1,212 @@
+"""The ASGI application: one request from its headers to the last byte of its answer.
+
+In order: Host and Origin, the route, the key, the body within its caps, the handler, the answer. The handler is
+cancelled the moment its client goes away.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+from collections.abc import MutableMapping
+from typing import Any
+from urllib.parse import urlsplit
+
+from centuria.errors import CenturiaError
+from centuria.gateway.problems import (
+    Problem,
+    StoreUnavailable,
+    forbidden,
+    too_large,
+    too_slow,
+    unavailable,
+)
+from centuria.gateway.settings import Caps, GatewaySettings
+from centuria.gateway.web import ClientGone, Receive, Reply, Request, Ring, Route, Router, Scope, Send, Streaming
+
+_log = logging.getLogger("centuria.gateway")
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+#: Nobody is to guess types, and nothing here is to be kept by caches between.
+_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+
+
+class App:
+    """`ring` tells who asks, `router` what for."""
+
+    def __init__(self, settings: GatewaySettings, router: Router, ring: Ring) -> None:
+        self._caps = settings.caps
+        self._hosts = _LOOPBACK | settings.hosts
+        self._origins = settings.origins
+        self._router = router
+        self._ring = ring
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            raise ValueError(f"the gateway speaks HTTP alone, not {scope['type']}")
+        request = _request(scope)
+        try:
+            mount = await self._mounted(request)
+            if mount is not None:
+                await mount({**scope, "centuria.key": request.key}, receive, send)
+                return
+            async with Presence(receive) as presence:
+                await self._serve(request, presence, send)
+        except ClientGone:
+            return
+        except Problem as problem:
+            await _send(told(problem), request, send)
+
+    async def _mounted(self, request: Request) -> Any:
+        """The application below this path, if there is one. Raises `Problem`."""
+        self._check_where_from(request)
+        mount = self._router.mounted(request.path)
+        if mount is None:
+            return None
+        request.key = await self._identify(request)
+        return mount.app
+
+    async def _serve(self, request: Request, presence: Presence, send: Send) -> None:
+        try:
+            route, request.parts = self._router.match(request.method, request.path)
+            await self._authorise(route, request)
+            if request.method not in ("GET", "HEAD"):
+                request.body = await _read(request, presence, self._caps)
+            presence.watch()
+            answer = await route.handler(request)
+        except Problem as problem:
+            answer = told(problem)
+        except StoreUnavailable as error:
+            answer = told(unavailable(str(error), code="store_unavailable"))
+        except CenturiaError as error:
+            _log.warning("%s: %s", request.id, error.message)
+            answer = told(unavailable(str(error)))
+        await _send(answer, request, send)
+
+    def _check_where_from(self, request: Request) -> None:
+        """A page of another site must reach no gateway of this machine, be it by its address (DNS rebinding) or with
+        its user's cookie."""
+        host = request.headers.get("host", "")
+        if _name(host) not in self._hosts and host not in self._hosts:
+            raise forbidden("The gateway does not go by this host name.", remedy="Add it to `hosts` in gateway.toml.")
+        origin = request.headers.get("origin")
+        if origin is not None and origin not in self._origins and not _same(origin, host):
+            raise forbidden("Requests from this origin are refused.", remedy="Add it to `origins` in gateway.toml.")
+
+    async def _authorise(self, route: Route, request: Request) -> None:
+        if route.access == "public":
+            return
+        request.key = await self._identify(request)
+        if route.access == "admin" and not request.key.admin:
+            raise forbidden("This is for admin keys.", remedy="Make one: centuria keys add NAME --admin")
+
+    async def _identify(self, request: Request) -> Any:
+        return await self._ring.identify(request)
+
+
+class Presence:
+    """Whether the client is still there: from `watch` on, the task of this block is cancelled when it goes."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.receive = receive
+        self._task: asyncio.Task[Any] | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._gone = False
+
+    def watch(self) -> None:
+        self._task = asyncio.current_task()
+        self._watcher = asyncio.create_task(self._wait())
+
+    async def _wait(self) -> None:
+        while (await self.receive())["type"] != "http.disconnect":
+            pass
+        self._gone = True
+        assert self._task is not None
+        self._task.cancel()
+
+    async def __aenter__(self) -> Presence:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._watcher is not None:
+            self._watcher.cancel()
+        if self._gone and self._task is not None and self._task.uncancel() == 0:
+            raise ClientGone
+
+
+async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
+    """The body, within its caps. Raises `Problem`: 413, or 408 for one that comes too slowly."""
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > caps.body:
+        raise too_large(caps.body)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await _soon(presence, caps.send)
+        part = message.get("body", b"")
+        parts.append(part)
+        size, more = size + len(part), message.get("more_body", False)
+        if size > caps.body:
+            raise too_large(caps.body)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+async def _soon(presence: Presence, seconds: float) -> MutableMapping[str, Any]:
+    try:
+        async with asyncio.timeout(seconds):
+            message = await presence.receive()
+    except TimeoutError:
+        raise too_slow(f"The body did not go on for {seconds:g} s.") from None
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    return message
+
+
+async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
+    headers = [(b"x-request-id", request.id.encode()), *_ALWAYS, (b"content-type", answer.type.encode("latin-1"))]
+    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
+    if isinstance(answer, Reply):
+        headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    if isinstance(answer, Streaming):
+        try:
+            async for chunk in answer.chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+        finally:
+            await answer.close()
+        await send({"type": "http.response.body", "body": b""})
+    else:
+        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+
+def told(problem: Problem) -> Reply:
+    """A problem as an answer."""
+    return Reply(problem.body(), problem.status, problem.headers)
+
+
+def _request(scope: Scope) -> Request:
+    headers: dict[str, str] = {}
+    for name, value in scope["headers"]:
+        key = name.decode("latin-1")
+        # Twice the same: as one list, which no header that we read can be; so nobody chooses which of them counts.
+        headers[key] = f"{headers[key]}, {value.decode('latin-1')}" if key in headers else value.decode("latin-1")
+    client = scope.get("client") or ("", 0)
+    raw = scope.get("raw_path")
+    path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
+    id = f"req-{secrets.token_hex(12)}"
+    return Request(scope["method"], path, headers, scope.get("query_string", b""), client[0], id)
+
+
+def _name(host: str) -> str:
+    """The name of a Host header, without its port."""
+    if host.startswith("["):
+        return host[: host.find("]") + 1].lower()
+    return host.rpartition(":")[0].lower() if ":" in host else host.lower()
+
+
+def _same(origin: str, host: str) -> bool:
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(host) and parts.netloc == host

@@ -1,0 +1,163 @@
+"""The gateway's port to what is durable, and the rows that it keeps.
+
+Store   store.sqlite.SqliteStore   store.postgres.PostgresStore   testing.gateway.MemoryStore
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+from centuria.messages import Pico
+
+#: How an attempt ended: with an answer, with an error, without anybody knowing what it cost, or with nobody to read it.
+AttemptEnd = Literal["done", "failed", "lost", "client_closed"]
+Route = Literal["chat", "tools", "swarm"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Who asks. `budget` in pico-dollars for the key's whole life, `rpm` requests and `tpm` tokens a minute (None: no
+    limit); `models` and `tools` are names that it may use (None: all). An `admin` sees and steers what is others'."""
+
+    id: str
+    name: str
+    budget: Pico | None = None
+    rpm: int | None = None
+    tpm: int | None = None
+    models: frozenset[str] | None = None
+    tools: frozenset[str] | None = None
+    admin: bool = False
+    created: float = 0.0
+    revoked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One request to an upstream. `at` is seconds since 1970; `model` the gateway's name of it, `deployment` where it
+    went. Unique by (`request`, `attempt`). `cost` was paid; `held` is what a lost attempt may have cost at most.
+    Times in milliseconds; `error` never holds a key."""
+
+    request: str
+    attempt: int
+    at: float
+    key: str
+    model: str
+    deployment: str
+    route: Route
+    end: AttemptEnd
+    agent: str = ""
+    status: int = 0
+    streamed: bool = False
+    prompt: int = 0
+    cached: int = 0
+    cache_written: int = 0
+    output: int = 0
+    reasoning: int = 0
+    cost: Pico = 0
+    held: Pico = 0
+    queued_ms: float = 0.0
+    first_token_ms: float | None = None
+    total_ms: float = 0.0
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Balance:
+    """A key's money, in pico-dollars: `leased` is what gateways may spend without asking again."""
+
+    spent: Pico = 0
+    held: Pico = 0
+    leased: Pico = 0
+
+
+@dataclass(frozen=True, slots=True)
+class UsageLine:
+    """Attempts of one key, model and day (UTC, YYYY-MM-DD), added up."""
+
+    key: str
+    model: str
+    day: str
+    requests: int
+    attempts: int
+    prompt: int
+    cached: int
+    output: int
+    cost: Pico
+    held: Pico
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """Something small that is a key's own: a registered tool, a swarm, an answered call. `body` is JSON."""
+
+    id: str
+    body: str
+    at: float
+
+
+class Store(Protocol):
+    """What outlives the process. Every method raises `StoreUnavailable` while nothing can be read or written.
+
+    Keys are found by the SHA-256 of their token alone, which is all that is stored of it. Documents are only ever found
+    by their owner's id.
+    """
+
+    async def add_key(self, key: Key, digest: bytes) -> None:
+        """Raises `ConfigurationError` where a key that is not revoked has this name."""
+        ...
+
+    async def find_key(self, digest: bytes) -> Key | None:
+        """The key with this SHA-256, revoked or not."""
+        ...
+
+    async def keys(self) -> Sequence[tuple[Key, Balance]]: ...
+
+    async def revoke_key(self, id: str, at: float) -> bool:
+        """False where there is no such key, or it was revoked before."""
+        ...
+
+    async def extend_lease(self, gateway: str, key: str, least: Pico, wanted: Pico) -> Pico:
+        """Lease `wanted` more of the key's budget to this gateway, or what is left of it if that is `least` at least.
+
+        Durable when it returns the amount; 0 where even `least` is not left. `spent + held + leased <= budget`.
+        """
+        ...
+
+    async def write(self, gateway: str, rows: Sequence[AttemptRow]) -> None:
+        """Keep these rows, all or none, durably; each takes its `cost + held` from the gateway's lease of its key, as
+        far as that reaches, into what the key has spent and held. A row that is there already changes nothing."""
+        ...
+
+    async def return_leases(self, gateway: str) -> None:
+        """A gateway ends in order: what it leased and did not spend is free again."""
+        ...
+
+    async def hold_leases(self, gateway: str) -> None:
+        """This gateway ended without a word: what it had leased is held, for nobody knows what was spent of it."""
+        ...
+
+    async def usage(
+        self, *, key: str | None = None, since: float = 0.0, until: float | None = None
+    ) -> Sequence[UsageLine]: ...
+
+    async def attempts(self, request: str, *, key: str | None = None) -> Sequence[AttemptRow]:
+        """The rows of one request, in order; `key`: only where they are this key's."""
+        ...
+
+    async def insert(self, kind: str, owner: str, document: Document) -> bool:
+        """False where this owner has a document of this kind and id: nothing is changed then."""
+        ...
+
+    async def put(self, kind: str, owner: str, document: Document) -> None: ...
+
+    async def get(self, kind: str, owner: str, id: str) -> Document | None: ...
+
+    async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
+        """The newest ones first, each with its owner; `owner` None: those of all, for whoever may see them."""
+        ...
+
+    async def delete(self, kind: str, owner: str, id: str) -> bool: ...
+
+    async def aclose(self) -> None: ...
