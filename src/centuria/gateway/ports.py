@@ -73,6 +73,14 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
+class Lease:
+    """What a key was granted, and what of its budget is then spent, held and leased by nobody. In pico-dollars."""
+
+    granted: Pico
+    left: Pico
+
+
+@dataclass(frozen=True, slots=True)
 class UsageLine:
     """Attempts of one key, model and day (UTC, YYYY-MM-DD), added up."""
 
@@ -118,20 +126,35 @@ class Store(Protocol):
         """False where there is no such key, or it was revoked before."""
         ...
 
-    async def extend_lease(self, gateway: str, key: str, least: Pico, wanted: Pico) -> Pico:
-        """Lease `wanted` more of the key's budget to this gateway, or what is left of it if that is `least` at least.
+    async def start(self, gateway: str) -> None:
+        """This gateway begins, under an id that no process had before: what gateways that are no more leased is held.
 
-        Durable when it returns the amount; 0 where even `least` is not left. `spent + held + leased <= budget`.
+        Raises `ConfigurationError` where another one works with a store that is for one gateway alone.
+        """
+        ...
+
+    async def beat(self, gateway: str) -> None:
+        """This gateway lives; to be said every 15 seconds or so. Holds the leases of those who said so last a minute
+        ago."""
+        ...
+
+    async def extend_lease(self, gateway: str, key: str, least: Pico, wanted: Pico) -> Lease:
+        """Lease more of the key's budget to this gateway: what `core.accounts.lease_size` makes of what is left of it.
+
+        Durable when it returns; nothing where even `least` is not left, or there is no such key or budget.
+        `spent + held + leased <= budget`, as long as no attempt costs more than was reserved for it.
         """
         ...
 
     async def write(self, gateway: str, rows: Sequence[AttemptRow]) -> None:
         """Keep these rows, all or none, durably; each takes its `cost + held` from the gateway's lease of its key, as
-        far as that reaches, into what the key has spent and held. A row that is there already changes nothing."""
+        far as that reaches, into what the key has spent and held. A row that is there already changes nothing.
+
+        Of a gateway that was thought to have ended, what was held for its lease pays in place of the lease."""
         ...
 
-    async def return_leases(self, gateway: str) -> None:
-        """A gateway ends in order: what it leased and did not spend is free again."""
+    async def return_leases(self, gateway: str, *, key: str | None = None) -> None:
+        """A gateway ends in order, or has done with one key: what it leased and did not spend is free again."""
         ...
 
     async def hold_leases(self, gateway: str) -> None:
@@ -145,6 +168,8 @@ class Store(Protocol):
     async def attempts(self, request: str, *, key: str | None = None) -> Sequence[AttemptRow]:
         """The rows of one request, in order; `key`: only where they are this key's."""
         ...
+
+    # Documents: raises `Problem` (413) for a body above 1 MiB, and (400) for an id that cannot be kept (NUL in it).
 
     async def insert(self, kind: str, owner: str, document: Document) -> bool:
         """False where this owner has a document of this kind and id: nothing is changed then."""

@@ -46,13 +46,18 @@ def network_file_system(path: Path, mounts: str) -> str | None:
     return kind if _NETWORK.fullmatch(kind) else None
 
 
-def refuse_network(folder: Path) -> None:
-    """Raises `JournalError` on a network file system. Without /proc/mounts it cannot tell and says nothing."""
+def network_kind(folder: Path) -> str | None:
+    """The type of the network file system that a folder lies on, or None; without /proc/mounts nobody can tell."""
     try:
         mounts = Path("/proc/mounts").read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
-        return
-    kind = network_file_system(folder.resolve(), mounts)
+        return None
+    return network_file_system(folder.resolve(), mounts)
+
+
+def refuse_network(folder: Path) -> None:
+    """Raises `JournalError` on a network file system. Without /proc/mounts it cannot tell and says nothing."""
+    kind = network_kind(folder)
     if kind is not None:
         raise JournalError(
             f"The run folder {folder} lies on a network file system ({kind}), which can damage a journal.",
