@@ -35,6 +35,7 @@ _EPILOG = dedent("""\
       centuria map "Write a report on {Name}." companies.csv --id Symbol --out lunch/
       centuria resume last                                   only what had not finished
       centuria compare job.toml --models kimi-k2.6,gpt-4.1   side by side: time, cost, tool-call accuracy
+      centuria serve                                         the gateway and its page, at http://127.0.0.1:8080
       centuria doctor job.toml                               what is wrong, and the remedy
 
     exit codes: 0 all ok, 1 some not ok, 2 usage or configuration, 3 budget, 130 interrupted
@@ -117,6 +118,7 @@ def parser() -> argparse.ArgumentParser:
     _add_compare(commands)
     _add_looking(commands)
     _add_checking(commands)
+    _add_gateway(commands)
     return top
 
 
@@ -396,3 +398,21 @@ def _add_torture(commands: Commands) -> None:
     torture.add_argument("--skip", metavar="WORD,..", help="leave out the rows whose names hold one of these words")
     torture.add_argument("--yes", action="store_true", help="do not ask before it starts")
     torture.add_argument("--json", action="store_true", help="as JSON")
+
+
+def _add_gateway(commands: Commands) -> None:
+    serve = _add(
+        commands,
+        "serve",
+        "serving:serve",
+        "serve the gateway: one key and one URL for models, tools and swarms, and a page to watch them",
+        "centuria serve --config gateway.toml\n"
+        "  centuria serve                                     the model that the environment names, for this machine",
+    )
+    serve.add_argument("--config", metavar="FILE", type=Path, help="gateway.toml (see docs/gateway.md)")
+    serve.add_argument("--host", metavar="ADDRESS", help="where to listen (default: 127.0.0.1)")
+    serve.add_argument("--port", metavar="N", type=int, help="the port to listen at (default: 8080); 0: any")
+    serve.add_argument("--store", metavar="FILE", help="a SQLite file, or postgresql://... (default: gateway.db)")
+    serve.add_argument("--model", metavar="NAME", help="without a file: the model, such as kimi-k2.5")
+    serve.add_argument("--base-url", metavar="URL", help="without a file: any OpenAI-compatible server")
+    serve.add_argument("--rehearse", action="store_true", help="a scripted model instead: no key, no cost")

@@ -83,13 +83,13 @@ class RehearsalTransport:
             yield _Response(200, {"content-type": "text/html"}, [b"<html>Rehearsed: a web page.</html>"])
         else:
             try:
-                pieces = self._pieces(request)
+                kind, pieces = self._pieces(request)
             except (_Unscriptable, JobError) as error:
                 yield _error(400, "invalid_request_error", f"The rehearsal cannot go on: {error}")
                 return
             yield _Response(
                 200,
-                {"content-type": "text/event-stream"},
+                {"content-type": kind},
                 pieces if fault is None else pieces[: max(1, len(pieces) // 2)],
                 gap=self._rehearsal.chunk_ms / 1000,
                 then=fault,
@@ -108,8 +108,8 @@ class RehearsalTransport:
                 return kind
         return None
 
-    def _pieces(self, request: HttpRequest) -> list[bytes]:
-        """The events of the answer."""
+    def _pieces(self, request: HttpRequest) -> tuple[str, list[bytes]]:
+        """The media type of the answer, and its events; or the whole of it where no stream was asked for."""
         body: Body = json.loads(request.body)
         task = request.caller.key.task if request.caller else ""
         answer = self._answer(body, task)
@@ -119,19 +119,23 @@ class RehearsalTransport:
         text = answer.text
         if output > allowed and not answer.calls:
             text, output, finish = text.encode()[: allowed * 4].decode(errors="ignore"), allowed, "length"
+        usage = {"completion_tokens": output, **self._prompt_usage(request.body, task)}
+        if not body.get("stream"):
+            return "application/json", [_json(_whole(body.get("model", ""), text, answer.calls, finish, usage))]
         size = _PACED if self._rehearsal.chunk_ms else _UNPACED
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"content": text[start : start + size]} for start in range(0, len(text), size)]
         for index, (name, arguments) in enumerate(answer.calls):
             function = {"name": name, "arguments": arguments}
-            id_ = f"functions.{name}:{index}"
-            deltas.append({"tool_calls": [{"index": index, "id": id_, "type": "function", "function": function}]})
+            deltas.append(
+                {"tool_calls": [{"index": index, "id": _id(name, index), "type": "function", "function": function}]}
+            )
         model = body.get("model", "")
         chunks = [_chunk(model, delta) for delta in deltas]
         chunks.append(_chunk(model, {}, finish))
-        usage = {"completion_tokens": output, **self._prompt_usage(request.body, task)}
         chunks.append({"model": model, "choices": [], "usage": usage})
-        return [b"data: " + _json(chunk) + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
+        events = [b"data: " + _json(chunk) + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
+        return "text/event-stream", events
 
     def _prompt_usage(self, body: bytes, task: str) -> dict[str, int]:
         """Four bytes a token; what the task's last request began with the same is cached."""
@@ -286,6 +290,23 @@ def _echo(messages: Sequence[Body]) -> str:
 def _chunk(model: Any, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return {"object": "chat.completion.chunk", "model": model, "choices": [choice]}
+
+
+def _whole(
+    model: Any, text: str, calls: Sequence[tuple[str, str]], finish: str, usage: Mapping[str, int]
+) -> dict[str, Any]:
+    message: dict[str, Any] = {"role": "assistant", "content": text}
+    if calls:
+        message["tool_calls"] = [
+            {"id": _id(name, index), "type": "function", "function": {"name": name, "arguments": arguments}}
+            for index, (name, arguments) in enumerate(calls)
+        ]
+    choice = {"index": 0, "message": message, "finish_reason": finish}
+    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+
+
+def _id(name: str, index: int) -> str:
+    return f"functions.{name}:{index}"
 
 
 def _error(status: int, kind: str, message: str, headers: Mapping[str, str] | None = None) -> _Response:

@@ -214,7 +214,10 @@ class FakeUpstream:
         try:
             if self.latency:
                 await asyncio.sleep(self.latency)
-            await self._reply(self.script(body), seen, connection)
+            reply = self.script(body)
+            if not body.get("stream") and isinstance(reply, Text | Calls):
+                reply = Document(reply)
+            await self._reply(reply, seen, connection)
         finally:
             self.meter.leave()
 

@@ -1,0 +1,72 @@
+"""serve: the gateway and its page, until Ctrl-C or SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+from socket import socket
+from typing import Any
+
+from centuria.config import ModelChoice, NoKey, resolve
+from centuria.gateway.reading import read_gateway
+from centuria.gateway.server import listen
+from centuria.gateway.service import Gateway
+from centuria.gateway.settings import GatewaySettings
+from centuria.model.rehearsal import RehearsalTransport
+from centuria.ports import Transport
+from centuria.settings import Rehearsal
+
+
+def serve(options: argparse.Namespace) -> int:
+    """`centuria serve`."""
+    import uvloop
+
+    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    env = _environment(options)
+    rehearse = options.rehearse
+    if options.config is None and not rehearse:
+        found = resolve(ModelChoice(), env)
+        if isinstance(found, NoKey):
+            rehearse = True
+            print(f"centuria: {found.text} This is a rehearsal: {found.remedy}", file=sys.stderr)
+    settings = _overridden(read_gateway(options.config, env, rehearse=rehearse), options)
+    transport = RehearsalTransport(Rehearsal(), lambda task: {}) if rehearse else None
+    listener = listen(settings.host, settings.port)
+    try:
+        uvloop.run(_serve(settings, transport, listener))
+    finally:
+        listener.close()
+    return 0
+
+
+async def _serve(settings: GatewaySettings, transport: Transport | None, listener: socket) -> None:
+    async with Gateway(settings, transport=transport) as gateway:
+        host, port = listener.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        keys = await gateway.store.keys()
+        who = f"{len(keys)} keys" if keys else "no keys yet, so this machine alone may use it (centuria keys add NAME)"
+        print(
+            f"centuria: the gateway is at http://{shown}:{port} (API: /v1, MCP: /mcp, page: /); {who}",
+            file=sys.stderr,
+            flush=True,
+        )
+        await gateway.serve(listener)
+
+
+def _environment(options: argparse.Namespace) -> Mapping[str, str]:
+    """What flags say stands in for what the environment says."""
+    env = dict(os.environ)
+    if options.model is not None:
+        env["CENTURIA_MODEL"] = options.model
+    if options.base_url is not None:
+        env["CENTURIA_BASE_URL"] = options.base_url
+    return env
+
+
+def _overridden(settings: GatewaySettings, options: argparse.Namespace) -> GatewaySettings:
+    said: dict[str, Any] = {"host": options.host, "port": options.port, "store": options.store}
+    return replace(settings, **{name: value for name, value in said.items() if value is not None})

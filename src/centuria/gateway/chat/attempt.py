@@ -1,0 +1,486 @@
+"""One attempt: one request to one deployment, from its reservation to its row."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from centuria.core.money import PromptBound
+from centuria.core.prices import cost, worst
+from centuria.errors import ModelError, ModelRefused, ModelUnavailable
+from centuria.gateway.books import Books, Reservation
+from centuria.gateway.chat.checking import written
+from centuria.gateway.chat.lane import Lane, Place
+from centuria.gateway.chat.relay import DONE, StreamRelay, whole_usage
+from centuria.gateway.chat.telling import problem_for
+from centuria.gateway.ports import AttemptEnd, AttemptRow, Key, Route
+from centuria.gateway.problems import Problem, unavailable
+from centuria.messages import Pico, Usage
+from centuria.model.failures import error_from
+from centuria.model.wire import authorization
+from centuria.ports import HttpRequest, HttpResponse, Transport
+from centuria.settings import Timeouts
+
+#: Bytes of a whole answer, and of the body of an error.
+_BODY_CAP, _ERROR_CAP = 64 * 2**20, 65_536
+#: Seconds for the body of an error, for what follows a finished answer, and for the end after `[DONE]`.
+_ERROR_BODY, _TAIL, _LINGER = 5.0, 5.0, 0.5
+
+
+class Upstream:
+    """A deployment and what has been learned of it: how requests to it are written, bounded and paid for."""
+
+    def __init__(self, lane: Lane) -> None:
+        self.lane = lane
+        self.deployment = lane.deployment
+        endpoint = lane.deployment.endpoint
+        self.url = endpoint.base_url.rstrip("/") + "/chat/completions"
+        self.secret = endpoint.key.value if endpoint.key is not None else ""
+        self.headers = {**endpoint.headers, **authorization(endpoint), "Content-Type": "application/json"}
+        self.bound = PromptBound()
+        #: It refuses `stream_options`.
+        self.tells_no_usage = False
+
+    def body(self, fields: Mapping[str, Any], *, stream: bool, max_tokens: int | None) -> bytes:
+        """The request's body: what the caller wrote, under the model's name there, bounded, and asking for usage."""
+        endpoint = self.deployment.endpoint
+        body = {**endpoint.sampling, **fields, "model": endpoint.model}
+        if max_tokens is None:
+            body[endpoint.limit_field] = self.deployment.max_tokens
+        if stream:
+            if self.tells_no_usage:
+                body.pop("stream_options", None)
+            else:
+                options = body.get("stream_options")
+                body["stream_options"] = {**(options or {}), "include_usage": True}
+        return written(body)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatCall:
+    """One request to the funnel. `models` in the order of preference; `fields` as the caller wrote them, without the
+    model. `deadline` is of the loop's clock. `first_attempt` numbers the first row."""
+
+    request: str
+    key: Key
+    models: tuple[str, ...]
+    fields: Mapping[str, Any]
+    deadline: float
+    agent: str = ""
+    priority: int = 5
+    route: Route = "chat"
+    stream: bool = False
+    wants_usage: bool = False
+    max_tokens: int | None = None
+    answers: int = 1
+    others: int = 0
+    prediction: int = 0
+    first_attempt: int = 1
+    #: Bytes of what the caller sent.
+    size: int = 0
+
+
+@dataclass(slots=True)
+class Terms:
+    """What an attempt may use at most."""
+
+    body: bytes
+    prompt: int
+    output: int
+    amount: Pico
+
+    @property
+    def tokens(self) -> int:
+        return self.prompt + self.output
+
+
+def terms(call: ChatCall, upstream: Upstream) -> Terms:
+    """The bound of this call at this deployment."""
+    deployment = upstream.deployment
+    body = upstream.body(call.fields, stream=call.stream, max_tokens=call.max_tokens)
+    prompt = upstream.bound.bound(len(body)) + call.others * deployment.image_tokens
+    output = call.answers * (call.max_tokens or deployment.max_tokens) + call.prediction
+    amount = 0 if deployment.price is None else worst(deployment.price, prompt, output)
+    return Terms(body, prompt, output, amount)
+
+
+class Attempt:
+    """`begin` it, read it, `end` it, whatever happened. `number` is its row's."""
+
+    def __init__(
+        self,
+        call: ChatCall,
+        model: str,
+        upstream: Upstream,
+        number: int,
+        *,
+        books: Books,
+        transport: Transport,
+        timeouts: Timeouts,
+        wall: Callable[[], float],
+        ended: Callable[[AttemptRow], None],
+    ) -> None:
+        self.call = call
+        self.model = model
+        self.upstream = upstream
+        self.number = number
+        self.terms = terms(call, upstream)
+        self.sent = False
+        self.status = 0
+        self.body = b""
+        self.queued = 0.0
+        self.usage: Usage | None = None
+        self.cost: Pico = 0
+        #: Tokens that the key's limits were charged with.
+        self.charged = 0
+        self._books = books
+        self._transport = transport
+        self._timeouts = timeouts
+        self._wall = wall
+        self._ended = ended
+        self._relay = StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret)
+        self._reservation: Reservation | None = None
+        self._place: Place | None = None
+        self._exchange: Any = None
+        self._response: HttpResponse | None = None
+        self._reader: AsyncIterator[bytes] | None = None
+        self._first = b""
+        self._at = 0.0
+        self._began = 0.0
+        self._first_token: float | None = None
+        self._ends = math.inf
+        self._scope: asyncio.Timeout | None = None
+        self._aborted = False
+        self._whole = False
+
+    # -- beginning ----------------------------------------------------------------------------------------------------
+
+    async def begin(self, *, patience: float) -> None:
+        """Reserve, wait for a place, send, and read to the first event, or to the end of a whole answer.
+
+        Raises `ModelError`, `BudgetExceeded`, `StoreUnavailable`, `Problem`; the attempt has ended then.
+        """
+        try:
+            await self._begin(patience)
+        except BaseException as error:
+            await self.end(error)
+            raise
+
+    async def _begin(self, patience: float) -> None:
+        call, lane = self.call, self.upstream.lane
+        now = _now()
+        self._reservation = await self._books.reserve(call.key, self.terms.amount, patience=patience)
+        self._place = place = lane.enter(
+            call.key.id, call.agent, priority=call.priority, tokens=self.terms.tokens, deadline=now + patience
+        )
+        await place.__aenter__()
+        self.queued = place.queued
+        self._at, self._began, self.sent = self._wall(), _now(), True
+        self._ends = min(call.deadline, self._began + self._timeouts.model_total(self.terms.output))
+        exchange = self._transport.send(
+            HttpRequest("POST", self.upstream.url, self.upstream.headers, self.terms.body, self._timeouts.connect)
+        )
+        async with self._within(self._timeouts.first_token):
+            self._response = response = await exchange.__aenter__()
+            self._exchange = exchange
+            self.status = response.status
+            if not 200 <= response.status < 300:
+                raise await self._refusal(response)
+            place.accepted(response.headers)
+            self._reader = response.chunks()
+            if not call.stream:
+                await self._read_whole()
+            elif response.headers.get("content-type", "").startswith("application/json"):
+                await self._read_whole()
+                self._first = as_stream(self.body, keep_usage=call.wants_usage)
+            else:
+                await self._read_first()
+        self._first_token = _now() - self._began
+
+    async def _read_whole(self) -> None:
+        assert self._reader is not None
+        parts: list[bytes] = []
+        size = 0
+        async for chunk in self._reader:
+            parts.append(chunk)
+            size += len(chunk)
+            if size > _BODY_CAP:
+                raise ModelRefused(f"The answer is larger than {_BODY_CAP} bytes.", kind="too_large")
+        self.body = parts[0] if len(parts) == 1 else b"".join(parts)
+        self.usage, error = whole_usage(self.body)
+        if error is not None:
+            raise error
+        self._whole = True
+
+    async def _read_first(self) -> None:
+        """Up to the first event: until then another attempt can take the place of this one."""
+        assert self._reader is not None
+        async for chunk in self._reader:
+            self._first += self._relay.feed(chunk)
+            if self._relay.begun or self._relay.done:
+                return
+            self._check_error()
+        self._first += self._relay.close()
+        self._check_error()
+        if not self._relay.begun:
+            raise ModelUnavailable("The upstream's answer ended before it began.", kind="empty")
+
+    def _check_error(self) -> None:
+        if self._relay.error is not None:
+            raise self._relay.error
+
+    async def _refusal(self, response: HttpResponse) -> ModelError:
+        body = bytearray()
+        try:
+            async with asyncio.timeout(_ERROR_BODY):
+                async for chunk in response.chunks():
+                    body += chunk
+                    if len(body) >= _ERROR_CAP:
+                        break
+        except (TimeoutError, ModelUnavailable):
+            pass  # the status alone says enough
+        error = error_from(
+            response.status, response.headers, bytes(body[:_ERROR_CAP]), self._wall(), secret=self.upstream.secret
+        )
+        assert self._place is not None
+        self._place.failed(error, response.headers)
+        return error
+
+    # -- reading ------------------------------------------------------------------------------------------------------
+
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The bytes for the caller, as they come. What breaks is told in an error event, after which nothing comes."""
+        if self._first:
+            yield self._first
+        if self._whole:
+            return
+        try:
+            self._check_error()
+            while not self._relay.done:
+                chunk = await self._next()
+                data = self._relay.feed(chunk) if chunk is not None else self._relay.close()
+                if data:
+                    yield data
+                self._check_error()
+                if chunk is None:
+                    break
+            if not self._relay.complete and not self._relay.done:
+                raise ModelUnavailable("The upstream's answer broke off.", kind="cut")
+            if self._relay.done:
+                await self._drain()
+            else:
+                yield DONE
+            self._whole = True
+        except ModelError as error:
+            if self._relay.complete and not self._aborted:  # all of the answer is there
+                self._whole = True
+                yield DONE
+                return
+            self._lose(error)
+            yield frame(self._problem(error))
+
+    def _problem(self, error: ModelError) -> Problem:
+        if self._aborted:
+            return unavailable("The gateway is shutting down.", code="shutting_down")
+        return problem_for(error)
+
+    async def _next(self) -> bytes | None:
+        assert self._reader is not None
+        seconds = self._timeouts.silence if not self._relay.complete else _TAIL
+        async with self._within(seconds):
+            async for chunk in self._reader:
+                return chunk
+        return None
+
+    async def _drain(self) -> None:
+        """Read the end of the body after `[DONE]`, so that the connection can be used again."""
+        assert self._reader is not None
+        try:
+            async with asyncio.timeout(_LINGER):
+                async for _ in self._reader:
+                    pass
+        except (TimeoutError, ModelError):
+            pass
+
+    def paid(self) -> Pico:
+        """What a whole answer costs; of a stream what it has cost, at its end."""
+        return self._cost(self.usage) if self.usage is not None else self.cost
+
+    def abort(self) -> None:
+        """The gateway ends: whoever reads is told so at once."""
+        self._aborted = True
+        if self._scope is not None and not self._scope.expired():
+            self._scope.reschedule(_now())
+
+    def _within(self, seconds: float) -> _Within:
+        return _Within(self, seconds)
+
+    def _late(self) -> ModelError:
+        if self._aborted:
+            return ModelUnavailable("The gateway is shutting down.", kind="shutdown")
+        if _now() >= self._ends:
+            return ModelUnavailable("The answer was not whole in time.", kind="total")
+        if self._first_token is None:
+            return ModelUnavailable(f"No token came within {self._timeouts.first_token:g} s.", kind="first_token")
+        return ModelUnavailable(f"The answer fell silent for {self._timeouts.silence:g} s.", kind="silence")
+
+    # -- ending -------------------------------------------------------------------------------------------------------
+
+    async def end(self, error: BaseException | None = None) -> None:
+        """Settle, give the place back, and let go of the upstream: whole answers keep the connection, others close it.
+        Doing it again does nothing."""
+        self._settle(error)
+        exchange, self._exchange = self._exchange, None
+        if exchange is not None:
+            await exchange.__aexit__(None, None, None)
+
+    def _settle(self, error: BaseException | None) -> None:
+        """Synchronous, and once: the row, the money, the place."""
+        if self._whole and error is None:
+            self._keep()
+        elif isinstance(error, ModelError):
+            self._lose(error)
+        else:
+            self._give_up(error)
+
+    def _keep(self) -> None:
+        self.usage = self.usage or self._relay.usage
+        if self._place is not None:
+            self._place.succeeded(self.usage)
+        if self.usage is not None:
+            self.upstream.bound.observe(len(self.terms.body), self.usage.prompt)
+            self._close("done", cost=self._cost(self.usage))
+        else:
+            self._close("done", held=self.terms.amount)
+
+    def _lose(self, error: ModelError) -> None:
+        if self._place is not None:
+            self._place.failed(error)
+        usage = self.usage or self._relay.usage
+        if not self.sent:
+            self._release()
+        elif not error.served:
+            self._close("failed", error=str(error))
+        elif usage is not None:
+            self.usage = usage
+            self._close("failed", cost=self._cost(usage), error=str(error))
+        else:
+            self._close("lost", held=self.terms.amount, error=str(error))
+
+    def _give_up(self, error: BaseException | None) -> None:
+        """Nobody reads it any more, or it never began."""
+        if self._place is not None:
+            self._place.leave()
+        usage = self.usage or self._relay.usage
+        if not self.sent:
+            self._release()
+        elif usage is not None:
+            self.usage = usage
+            self._close("done" if self._relay.complete else "client_closed", cost=self._cost(usage))
+        else:
+            # What was relayed is paid for; what else the upstream may bill is held.
+            relayed = self._relayed()
+            paid = min(self._cost(relayed), self.terms.amount) if self._relay.events else 0
+            self._close("client_closed", cost=paid, held=self.terms.amount - paid)
+
+    def _relayed(self) -> Usage:
+        """At least so much, as far as we saw: a token for each event, four bytes of a prompt to a token."""
+        return Usage(prompt=len(self.terms.body) // 4, output=self._relay.events)
+
+    def _cost(self, usage: Usage) -> Pico:
+        price = self.upstream.deployment.price
+        return 0 if price is None else cost(price, usage)
+
+    def _release(self) -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is not None:
+            self._books.release(reservation)
+
+    def _close(self, end: AttemptEnd, *, cost: Pico = 0, held: Pico = 0, error: str = "") -> None:
+        reservation, self._reservation = self._reservation, None
+        if reservation is None:
+            return
+        self.cost = cost
+        usage = self.usage or Usage()
+        row = AttemptRow(
+            request=self.call.request,
+            attempt=self.number,
+            at=self._at,
+            key=self.call.key.id,
+            model=self.model,
+            deployment=self.upstream.deployment.name,
+            route=self.call.route,
+            end=end,
+            agent=self.call.agent,
+            status=self.status,
+            streamed=self.call.stream,
+            prompt=usage.prompt,
+            cached=usage.cached,
+            cache_written=usage.cache_written,
+            output=usage.output,
+            reasoning=usage.reasoning,
+            cost=cost,
+            held=held,
+            queued_ms=round(1000 * self.queued, 3),
+            first_token_ms=None if self._first_token is None else round(1000 * self._first_token, 3),
+            total_ms=round(1000 * (_now() - self._began), 3),
+            error=error[:500],
+        )
+        self._books.settle(reservation, row)
+        self._ended(row)
+
+
+class _Within:
+    """A wait of an attempt: ends with `ModelError` where it takes too long, or where the gateway ends."""
+
+    __slots__ = ("_attempt", "_scope", "_seconds")
+
+    def __init__(self, attempt: Attempt, seconds: float) -> None:
+        self._attempt = attempt
+        self._seconds = seconds
+
+    async def __aenter__(self) -> None:
+        attempt = self._attempt
+        if attempt._aborted:
+            raise attempt._late()
+        self._scope = attempt._scope = asyncio.timeout_at(min(attempt._ends, _now() + self._seconds))
+        await self._scope.__aenter__()
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
+        attempt = self._attempt
+        attempt._scope = None
+        try:
+            await self._scope.__aexit__(kind, error, trace)
+        except TimeoutError:
+            raise attempt._late() from None
+
+
+def frame(problem: Problem) -> bytes:
+    """A problem as the last event of a stream."""
+    return b"data: " + problem.body() + b"\n\n"
+
+
+def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
+    """A whole answer as the events of a stream, from an upstream that did not stream."""
+    from pydantic_core import from_json, to_json
+
+    value = from_json(body)
+    usage = value.pop("usage", None)
+    choices = []
+    for choice in value.get("choices", []):
+        message = choice.get("message") or {}
+        calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or [])]
+        delta = {**message, "tool_calls": calls} if calls else message
+        choices.append({"index": choice.get("index", 0), "delta": delta, "finish_reason": choice.get("finish_reason")})
+    head = {**value, "object": "chat.completion.chunk"}
+    events = [{**head, "choices": choices}]
+    if keep_usage and usage is not None:
+        events.append({**head, "choices": [], "usage": usage})
+    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events) + DONE
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

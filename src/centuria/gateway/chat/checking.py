@@ -1,0 +1,183 @@
+"""A chat request as its caller sent it: checked, and bounded in what it can cost. Pure.
+
+Everything that is not looked at here is passed on as it came: upstreams know fields that we do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json, to_json
+
+from centuria.gateway.problems import Problem, bad_request
+
+_MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
+_MOST_TOKENS = 10**7
+#: Fields that change what a request costs in ways that no price table knows.
+_UNPRICED = {
+    "service_tier": ("auto", "default", "standard_only"),
+    "web_search_options": (),
+    "audio": (),
+    "background": (False,),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A checked request. `fields` are the upstream's, without `model`; `models` in the order of preference.
+
+    `max_tokens` bounds one answer (None: not said), `answers` is their number, `others` counts parts that are no text.
+    `prediction` is the size in bytes of an answer that was predicted, which may be paid for beside the real one.
+    """
+
+    models: tuple[str, ...]
+    fields: dict[str, Any]
+    stream: bool
+    wants_usage: bool
+    max_tokens: int | None
+    answers: int
+    others: int
+    mcp_tools: tuple[str, ...] | None = None
+    prediction: int = 0
+
+
+def parse(body: bytes) -> dict[str, Any]:
+    """The body as a JSON object. Raises `Problem` (400)."""
+    try:
+        value = from_json(body, allow_inf_nan=False)
+    except ValueError as error:
+        raise bad_request(f"The body is not JSON: {str(error)[:200]}.", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise bad_request("The body must be a JSON object.", code="invalid_json")
+    return value
+
+
+def check(fields: dict[str, Any]) -> Question:
+    """Take a parsed body apart. Raises `Problem` (400) that names the field."""
+    models = _models(fields.pop("model", None), fields.pop("models", None))
+    tools = fields.pop("mcp_tools", None)
+    stream = fields.get("stream")
+    if stream is not None and not isinstance(stream, bool):
+        raise bad_request("`stream` must be true or false.", param="stream")
+    return Question(
+        models=models,
+        fields=fields,
+        stream=bool(stream),
+        wants_usage=_wants_usage(fields),
+        max_tokens=_max_tokens(fields),
+        answers=_count(fields, "n", _CHOICES) or 1,
+        others=_check_messages(fields.get("messages")),
+        mcp_tools=None if tools is None else _names(tools, "mcp_tools", 128),
+        prediction=_check_cost(fields),
+    )
+
+
+def written(fields: Mapping[str, Any]) -> bytes:
+    """A request's body. It is always written anew: a name that stands twice in what came means one thing to us and
+    another to an upstream. Raises `Problem` (400)."""
+    try:
+        return to_json(fields)
+    except ValueError as error:
+        raise bad_request(f"The body cannot be passed on: {str(error)[:200]}.") from None
+
+
+def _models(model: Any, models: Any) -> tuple[str, ...]:
+    if models is None:
+        names: list[Any] = [model]
+    elif isinstance(models, list) and models:
+        names = ([] if model is None else [model]) + models
+    else:
+        raise bad_request("`models` must be a list of models, the first choice first.", param="models")
+    for name in names:
+        if not isinstance(name, str) or not name or len(name) > _NAME:
+            raise bad_request("`model` must be the name of a model.", param="model", remedy="See GET /v1/models.")
+    if len(names) > _MODELS:
+        raise bad_request(f"`models` names more than {_MODELS} models.", param="models")
+    return tuple(dict.fromkeys(names))
+
+
+def _wants_usage(fields: Mapping[str, Any]) -> bool:
+    options = fields.get("stream_options")
+    if options is None:
+        return False
+    if not isinstance(options, dict):
+        raise bad_request("`stream_options` must be an object.", param="stream_options")
+    return options.get("include_usage") is True
+
+
+def _max_tokens(fields: Mapping[str, Any]) -> int | None:
+    """The larger of both limits: which of them an upstream obeys is its own affair."""
+    limits = [_count(fields, name, _MOST_TOKENS) for name in ("max_tokens", "max_completion_tokens")]
+    return max((limit for limit in limits if limit is not None), default=None)
+
+
+def _count(fields: Mapping[str, Any], name: str, most: int) -> int | None:
+    value = fields.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
+        raise bad_request(f"`{name}` must be a whole number from 1 to {most:,}.", param=name)
+    return value
+
+
+def _names(value: Any, field: str, most: int) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > most or not all(isinstance(name, str) and name for name in value):
+        raise bad_request(f"`{field}` must be a list of at most {most} names.", param=field)
+    return tuple(dict.fromkeys(value))
+
+
+def _check_messages(messages: Any) -> int:
+    """The number of parts that are no text."""
+    if not isinstance(messages, list) or not messages:
+        raise bad_request("`messages` must be a list with one message at least.", param="messages")
+    if len(messages) > _MESSAGES:
+        raise bad_request(f"`messages` holds more than {_MESSAGES:,} messages.", param="messages")
+    others = 0
+    for number, message in enumerate(messages):
+        if not isinstance(message, dict) or not isinstance(message.get("role"), str):
+            raise bad_request("Each message must be an object with a `role`.", param=f"messages[{number}]")
+        content = message.get("content")
+        if isinstance(content, list):
+            others += sum(not (isinstance(part, dict) and part.get("type") in ("text", "refusal")) for part in content)
+        elif content is not None and not isinstance(content, str):
+            raise bad_request("`content` must be text or a list of parts.", param=f"messages[{number}].content")
+    return others
+
+
+def _check_cost(fields: Mapping[str, Any]) -> int:
+    """Refuse what would cost more than tokens do; the size of a predicted answer."""
+    for name, harmless in _UNPRICED.items():
+        value = fields.get(name)
+        if value is not None and value not in harmless:
+            raise bad_request(f"`{name}` is not passed on: what it costs is not known.", param=name)
+    modalities = fields.get("modalities")
+    if modalities is not None and modalities != ["text"]:
+        raise bad_request("`modalities` can only be text: what others cost is not known.", param="modalities")
+    tools = fields.get("tools")
+    if tools is not None and not isinstance(tools, list):
+        raise bad_request("`tools` must be a list.", param="tools")
+    for number, tool in enumerate(tools or ()):
+        if not isinstance(tool, dict) or tool.get("type", "function") not in ("function", "custom"):
+            raise bad_request(
+                "Only functions can be called: what a provider's own tools cost is not known.",
+                param=f"tools[{number}].type",
+            )
+    prediction = fields.get("prediction")
+    return 0 if prediction is None else len(written({"prediction": prediction}))
+
+
+def problem_of(name: str, known: Mapping[str, Any]) -> Problem:
+    """A model that there is not, or not for this key: one and the same."""
+    from centuria.core.quoting import did_you_mean, quoted
+
+    near = did_you_mean(name, list(known)) if known else ""
+    return Problem(
+        404,
+        "resource_not_found_error",
+        f"There is no model {quoted(name)} for this key.",
+        code="model_not_found",
+        param="model",
+        remedy=f"{near} See GET /v1/models.".strip(),
+    )

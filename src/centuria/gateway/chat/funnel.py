@@ -1,0 +1,303 @@
+"""The one funnel: reserve money, wait for a place, attempt, settle; again elsewhere where that can help.
+
+    async with funnel.ask(call) as answer:        # an upstream has begun to answer well
+        async for chunk in answer.chunks(): ...   # its bytes
+                                                  # leaving early cancels the upstream
+
+Everything that reaches a model passes here, whichever route it came by. Each attempt is one row, written when it ends.
+Nothing is tried again once the first byte was given out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from centuria.core.refusals import spends_no_retry
+from centuria.core.retry import RetryPolicy
+from centuria.errors import BudgetExceeded, ModelDenied, ModelError, ModelRefused
+from centuria.gateway.books import Books
+from centuria.gateway.chat.attempt import Attempt, ChatCall, Upstream
+from centuria.gateway.chat.checking import problem_of
+from centuria.gateway.chat.lane import Lane
+from centuria.gateway.chat.rates import KeyRates
+from centuria.gateway.chat.telling import problem_for
+from centuria.gateway.ports import AttemptRow, Key
+from centuria.gateway.problems import Problem, bad_request, out_of_budget, unavailable
+from centuria.gateway.settings import GatewaySettings
+from centuria.messages import DOLLAR, Pico, Usage
+from centuria.ports import Transport
+
+
+class Answer:
+    """A whole answer, or the beginning of one that streams."""
+
+    def __init__(self, attempt: Attempt, attempts: int, rates: Mapping[str, str]) -> None:
+        self._attempt = attempt
+        self.status = attempt.status
+        #: The gateway's name of the model that answered.
+        self.model = attempt.model
+        self.attempts = attempts
+        self._rates = rates
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """What the caller is told beside the answer. The cost of a stream is known at its end only."""
+        attempt = self._attempt
+        told = {
+            "x-centuria-model": self.model,
+            "x-centuria-deployment": attempt.upstream.deployment.name,
+            "x-centuria-attempts": str(self.attempts),
+            "x-centuria-queue-ms": f"{1000 * attempt.queued:.1f}",
+            **self._rates,
+        }
+        if not attempt.call.stream and attempt.upstream.deployment.price is not None:
+            told["x-centuria-cost-usd"] = f"{self.cost / DOLLAR:.9f}"
+        return told
+
+    @property
+    def body(self) -> bytes:
+        """The whole answer, where it was not asked for as a stream."""
+        return self._attempt.body
+
+    @property
+    def usage(self) -> Usage | None:
+        """Of a stream at its end."""
+        return self._attempt.usage
+
+    @property
+    def cost(self) -> Pico:
+        """In pico-dollars; of a stream at its end."""
+        return self._attempt.paid()
+
+    def chunks(self) -> AsyncIterator[bytes]:
+        """The events of a stream. An error in mid-stream is its last event."""
+        return self._attempt.chunks()
+
+
+@dataclass(slots=True)
+class _Choice:
+    """A deployment that may answer a call. `place` is that of its model among the preferred ones."""
+
+    upstream: Upstream
+    model: str
+    place: int
+    tried: int = 0
+    out: bool = False
+
+
+class Funnel:
+    """`dice` is in [0, 1), `wall` seconds since 1970; `ended` is told each row. `abort` ends all that is under way."""
+
+    def __init__(
+        self,
+        settings: GatewaySettings,
+        *,
+        books: Books,
+        transport: Transport,
+        dice: Callable[[], float],
+        wall: Callable[[], float],
+        ended: Callable[[AttemptRow], None] = lambda row: None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        self._settings = settings
+        self._books = books
+        self._transport = transport
+        self._dice = dice
+        self._wall = wall
+        self._ended = ended
+        self._retry = retry or RetryPolicy(max_wait=settings.caps.queue)
+        self.rates = KeyRates(settings.caps)
+        self.models: Mapping[str, Sequence[Upstream]] = {
+            name: [Upstream(Lane(one, settings.caps, dice=dice, wall=wall)) for one in deployments]
+            for name, deployments in settings.models.items()
+        }
+        self._live: set[Attempt] = set()
+        self._closing = False
+
+    def upstreams(self) -> Iterable[Upstream]:
+        """Every deployment."""
+        return (upstream for several in self.models.values() for upstream in several)
+
+    def in_flight(self) -> int:
+        """Attempts that have not ended."""
+        return len(self._live)
+
+    def visible(self, key: Key) -> dict[str, Sequence[Upstream]]:
+        """The models that a key may use."""
+        return {name: each for name, each in self.models.items() if key.models is None or name in key.models}
+
+    @asynccontextmanager
+    async def ask(self, call: ChatCall) -> AsyncIterator[Answer]:
+        """An answer that has begun well. Raises `Problem`, `StoreUnavailable`."""
+        attempt, attempts = await self._begin(call)
+        try:
+            yield Answer(attempt, attempts, self.rates.headers(call.key))
+        finally:
+            await self._end(attempt)
+
+    async def open(self, call: ChatCall) -> tuple[Answer, Callable[[], Awaitable[None]]]:
+        """The same without the block: whoever opens it awaits what the second one returns, whatever happens."""
+        attempt, attempts = await self._begin(call)
+        return Answer(attempt, attempts, self.rates.headers(call.key)), lambda: self._end(attempt)
+
+    def abort(self) -> None:
+        """Nothing new is begun, and what is under way is told that the gateway ends."""
+        self._closing = True
+        for attempt in list(self._live):
+            attempt.abort()
+
+    def close(self) -> None:
+        """No timer is left."""
+        self.rates.close()
+        for upstream in self.upstreams():
+            upstream.lane.close()
+
+    # -- the attempts -------------------------------------------------------------------------------------------------
+
+    async def _begin(self, call: ChatCall) -> tuple[Attempt, int]:
+        choices = self._choices(call)
+        caps = self._settings.caps
+        largest = max(self._tokens(call, choice.upstream) for choice in choices)
+        await self.rates.admit(
+            call.key,
+            call.agent,
+            priority=call.priority,
+            tokens=largest,
+            deadline=min(call.deadline, _now() + caps.queue),
+        )
+        try:
+            attempt, attempts = await self._attempts(call, choices)
+        except BaseException:
+            self.rates.give_back(call.key, largest, 0)
+            raise
+        attempt.charged = largest
+        return attempt, attempts
+
+    async def _attempts(self, call: ChatCall, choices: Sequence[_Choice]) -> tuple[Attempt, int]:
+        caps = self._settings.caps
+        attempts, failures = 0, 0
+        problem: Problem | None = None
+        while True:
+            choice = self._next(choices, call)
+            if choice is None or attempts >= caps.attempts:
+                raise problem or unavailable("No upstream of this model can be asked.")
+            attempt = self._attempt(call, choice, call.first_attempt + attempts)
+            try:
+                await self._try(attempt, call)
+                return attempt, attempts + 1
+            except ModelError as error:
+                attempts += attempt.sent
+                problem = problem_for(error)
+                again = self._judge(choice, error)
+            except Problem as error:
+                problem, choice.out, again = error, True, None
+            if again is not None and self._next(choices, call) is choice:
+                failures += 1
+                await self._pause(again, failures, problem, call)
+
+    async def _try(self, attempt: Attempt, call: ChatCall) -> None:
+        if self._closing:
+            raise Problem(503, "server_error", "The gateway is shutting down.", code="shutting_down")
+        self._live.add(attempt)
+        try:
+            await attempt.begin(patience=max(0.0, min(self._settings.caps.queue, call.deadline - _now())))
+        except BudgetExceeded as error:
+            self._live.discard(attempt)
+            raise out_of_budget(error.message, error.remedy) from None
+        except BaseException:
+            self._live.discard(attempt)
+            raise
+
+    async def _end(self, attempt: Attempt) -> None:
+        self._live.discard(attempt)
+        try:
+            await attempt.end()
+        finally:
+            usage = attempt.usage
+            if usage is not None:
+                self.rates.give_back(attempt.call.key, attempt.charged, usage.prompt + usage.output)
+
+    def _judge(self, choice: _Choice, error: ModelError) -> ModelError | None:
+        """What this error means for its deployment; the error, where asking it again can help."""
+        choice.tried += 1
+        if isinstance(error, ModelRefused) and _no_usage(error) and not choice.upstream.tells_no_usage:
+            choice.upstream.tells_no_usage, choice.tried = True, choice.tried - 1
+            return None
+        if isinstance(error, ModelRefused | ModelDenied) or error.kind == "total":
+            choice.out = True
+            return None
+        return error
+
+    async def _pause(self, error: ModelError, failures: int, problem: Problem, call: ChatCall) -> None:
+        """Wait before the same deployment is asked again. Raises the problem where there is no time for that."""
+        if spends_no_retry(error):
+            return  # the gate of its lane is where it waits
+        delay = self._retry.delay(failures, error, self._dice())
+        if delay is None or _now() + delay >= call.deadline:
+            raise problem
+        await asyncio.sleep(delay)  # holding neither money nor a place
+
+    def _attempt(self, call: ChatCall, choice: _Choice, number: int) -> Attempt:
+        return Attempt(
+            call,
+            choice.model,
+            choice.upstream,
+            number,
+            books=self._books,
+            transport=self._transport,
+            timeouts=self._settings.timeouts,
+            wall=self._wall,
+            ended=self._ended,
+        )
+
+    # -- choosing -----------------------------------------------------------------------------------------------------
+
+    def _choices(self, call: ChatCall) -> list[_Choice]:
+        """Every deployment of the models that were named. Raises `Problem`: an unknown one, or one without a price."""
+        known = self.visible(call.key)
+        choices: list[_Choice] = []
+        for place, model in enumerate(call.models):
+            if model not in known:
+                raise problem_of(model, known)
+            choices += [_Choice(upstream, model, place) for upstream in known[model]]
+        if call.key.budget is None:
+            return choices
+        priced = [choice for choice in choices if choice.upstream.deployment.price is not None]
+        if not priced:
+            raise bad_request(
+                f"The price of {call.models[0]} is not known, so the key's budget could not hold.",
+                param="model",
+                remedy=f'The operator can add [prices."{call.models[0]}"] to gateway.toml.',
+            )
+        return priced
+
+    def _next(self, choices: Sequence[_Choice], call: ChatCall) -> _Choice | None:
+        """Whom to ask: what was not tried yet, in the order of the models; of one model the least loaded."""
+        there = [choice for choice in choices if not choice.out]
+        if len(there) < 2:
+            return there[0] if there else None
+        now = _now()
+
+        def order(choice: _Choice) -> tuple[bool, int, int, bool, float]:
+            lane = choice.upstream.lane
+            tokens = self._tokens(call, choice.upstream)
+            waits = lane.governor.delay(tokens, now) is not None
+            return lane.denial(tokens) is not None, choice.tried, choice.place, waits, lane.load()
+
+        return min(there, key=order)
+
+    def _tokens(self, call: ChatCall, upstream: Upstream) -> int:
+        """A bound without writing the body: for rates and for choosing, where a few tokens do not matter."""
+        return call.size + call.answers * (call.max_tokens or upstream.deployment.max_tokens)
+
+
+def _no_usage(error: ModelRefused) -> bool:
+    words = f"{error.kind} {error.message}".lower()
+    return error.status in (400, 422) and ("stream_options" in words or "include_usage" in words)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

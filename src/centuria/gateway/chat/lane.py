@@ -1,0 +1,219 @@
+"""One deployment: who may be there, and when. The shell of its governor and of its queue.
+
+    async with lane.enter(key, agent, priority=, tokens=, deadline=) as place:
+        place.accepted(headers)
+        place.succeeded(usage)
+
+A `ModelError` that leaves the block is told to the governor; whatever else leaves it gives the place up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import count
+from types import TracebackType
+from typing import Self
+
+from centuria.core.fairqueue import FairQueue
+from centuria.core.governor import Governor
+from centuria.core.ratelimits import NOTHING, Stated, read_headers
+from centuria.errors import ModelDenied, ModelError
+from centuria.gateway.problems import Problem, overloaded
+from centuria.gateway.settings import Caps, Deployment
+from centuria.messages import Usage
+
+#: No timer is set for less, so that a wait always moves the clock.
+_TICK = 0.001
+
+
+@dataclass(slots=True)
+class _Waiter:
+    tokens: int
+    woken: asyncio.Future[None]
+
+
+class Lane:
+    """`dice` is in [0, 1); `wall` is seconds since 1970, for resets that are a point in time."""
+
+    def __init__(
+        self, deployment: Deployment, caps: Caps, *, dice: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self.deployment = deployment
+        self.governor = Governor(
+            deployment.name,
+            most=deployment.concurrency,
+            known=deployment.known,
+            max_wait=caps.queue,
+        )
+        self.queue = FairQueue(most=caps.waiting_all, most_each=caps.waiting)
+        self._dice = dice
+        self._wall = wall
+        self._tickets = count(1)
+        self._waiters: dict[int, _Waiter] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._begun = False
+
+    def load(self) -> float:
+        """How full it is: those that are there and those that wait, of those that may be there."""
+        return (self.governor.in_flight() + len(self.queue)) / max(1, self.governor.concurrency)
+
+    def denial(self, tokens: int) -> ModelDenied | None:
+        """Why nothing like this is sent within the time that a request may wait: cooling down, or broken."""
+        return self.governor.denial(tokens, _now())
+
+    def enter(self, group: str, member: str, *, priority: int, tokens: int, deadline: float) -> Place:
+        """A place for the length of an `async with`. Entering raises `ModelDenied` and `Problem` (no place in time)."""
+        return Place(self, group, member, priority, tokens, deadline)
+
+    # -- a place ------------------------------------------------------------------------------------------------------
+
+    async def _wait(self, place: Place) -> int:
+        now = _now()
+        if not self._begun:
+            self._begun = True
+            self.governor.begin(now=now)
+        denial = self.governor.denial(place.tokens, now)
+        if denial is not None:
+            raise denial
+        ticket = next(self._tickets)
+        if not self._waiters:
+            self.governor.admit(ticket, place.tokens, now=now)
+            if self.governor.is_admitted(ticket):
+                return ticket
+        if not self.queue.add(ticket, place.group, place.member, priority=place.priority, now=now):
+            raise self._full(place.tokens)
+        waiter = self._waiters[ticket] = _Waiter(place.tokens, asyncio.get_running_loop().create_future())
+        try:
+            self._pump()
+            async with asyncio.timeout_at(place.deadline):
+                await waiter.woken
+        except BaseException as error:
+            self._forget(ticket)
+            if isinstance(error, TimeoutError):
+                raise self._too_late(place) from None
+            raise
+        return ticket
+
+    def _forget(self, ticket: int) -> None:
+        """Whoever waited has gone, perhaps in the very tick in which it was let in."""
+        self._waiters.pop(ticket, None)
+        self.queue.remove(ticket)
+        self.governor.abandoned(ticket, now=_now())
+        self._pump()
+
+    def _pump(self) -> None:
+        """Let in whoever is next, as long as the governor lets anyone in."""
+        now = _now()
+        while (ticket := self.queue.first()) is not None:
+            waiter = self._waiters[ticket]
+            denial = self.governor.denial(waiter.tokens, now)
+            if denial is None:
+                self.governor.admit(ticket, waiter.tokens, now=now)
+                if not self.governor.is_admitted(ticket):
+                    delay = self.governor.delay(waiter.tokens, now)
+                    self._arm(math.inf if delay is None else delay.seconds)
+                    return
+            self.queue.pop()
+            del self._waiters[ticket]
+            if waiter.woken.done():
+                continue
+            if denial is None:
+                waiter.woken.set_result(None)
+            else:
+                waiter.woken.set_exception(denial)
+
+    def _arm(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if seconds < 1e9:
+            self._timer = asyncio.get_running_loop().call_later(max(seconds, _TICK), self._pump)
+
+    def _full(self, tokens: int) -> Problem:
+        return overloaded(f"Too many requests wait for {self.deployment.endpoint.model}.", self._soon(tokens))
+
+    def _too_late(self, place: Place) -> Problem:
+        said = f"No place at {self.deployment.endpoint.model} came free in time."
+        return overloaded(said, self._soon(place.tokens))
+
+    def _soon(self, tokens: int) -> float:
+        """When somebody will be let in, as far as that is known."""
+        delay = self.governor.delay(tokens, _now())
+        return 1.0 if delay is None or math.isinf(delay.seconds) else delay.seconds
+
+    def stated(self, headers: Mapping[str, str] | None) -> Stated:
+        """What these headers say of limits; most say nothing."""
+        if headers is None or not any("ratelimit" in name for name in headers):
+            return NOTHING
+        return read_headers(headers, self._wall())
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+
+class Place:
+    """One request at a deployment. The first of its ends counts."""
+
+    __slots__ = ("_lane", "_over", "_ticket", "deadline", "group", "member", "priority", "queued", "tokens")
+
+    def __init__(self, lane: Lane, group: str, member: str, priority: int, tokens: int, deadline: float) -> None:
+        self._lane = lane
+        self.group = group
+        self.member = member
+        self.priority = priority
+        self.tokens = tokens
+        self.deadline = deadline
+        #: Seconds that it waited.
+        self.queued = 0.0
+        self._ticket = 0
+        self._over = True
+
+    async def __aenter__(self) -> Self:
+        began = _now()
+        self._ticket = await self._lane._wait(self)
+        self._over = False
+        self.queued = _now() - began
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if isinstance(error, ModelError):
+            self.failed(error)
+        self.leave()
+
+    def accepted(self, headers: Mapping[str, str]) -> None:
+        """The status line says success."""
+        if not self._over:
+            self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=_now())
+
+    def succeeded(self, usage: Usage | None) -> None:
+        """The answer is whole."""
+        if not self._over:
+            self._over = True
+            tokens = None if usage is None else usage.prompt + usage.output
+            self._lane.governor.succeeded(self._ticket, tokens, NOTHING, now=_now())
+            self._lane._pump()
+
+    def failed(self, error: ModelError, headers: Mapping[str, str] | None = None) -> None:
+        """There is no answer."""
+        if not self._over:
+            self._over = True
+            lane = self._lane
+            lane.governor.refused(self._ticket, error, lane.stated(headers), now=_now(), dice=lane._dice())
+            lane._pump()
+
+    def leave(self) -> None:
+        """Whatever was not told an end was given up."""
+        if not self._over:
+            self._over = True
+            self._lane.governor.abandoned(self._ticket, now=_now())
+            self._lane._pump()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()

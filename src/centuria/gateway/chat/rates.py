@@ -1,0 +1,138 @@
+"""A key's requests and tokens by the minute: who has to wait waits in a fair queue by agent, and is refused only where
+its turn would not come in time."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from itertools import count
+
+from centuria.core.fairqueue import FairQueue
+from centuria.core.rates import RateLimits, Rates
+from centuria.gateway.ports import Key
+from centuria.gateway.problems import rate_limited
+from centuria.gateway.settings import Caps
+
+_TICK = 0.001
+#: Of a minute's limit so much may go at once.
+_SHARE = 0.5
+
+
+@dataclass(slots=True)
+class _Waiter:
+    tokens: int
+    woken: asyncio.Future[None]
+
+
+class _Meter:
+    """One key's limits."""
+
+    def __init__(self, key: Key, caps: Caps) -> None:
+        self.limits = (key.rpm, key.tpm)
+        self.rates = Rates(RateLimits(requests=key.rpm, tokens=key.tpm), _SHARE)
+        self.queue = FairQueue(most=caps.waiting, most_each=caps.waiting)
+        self.waiters: dict[int, _Waiter] = {}
+        self.timer: asyncio.TimerHandle | None = None
+
+    def wait(self, tokens: int, now: float) -> float:
+        """Seconds until a request that comes now would have its turn, behind all that wait."""
+        ahead = sum(waiter.tokens for waiter in self.waiters.values())
+        seconds = self.rates.wait(tokens, now)[0]
+        for name, bucket in self.rates.buckets.items():
+            amount = len(self.waiters) if name == "requests" else ahead
+            seconds = max(seconds, bucket.wait(0, now) + 60.0 * amount / bucket.limit)
+        return seconds
+
+    def pump(self) -> None:
+        now = asyncio.get_running_loop().time()
+        while (ticket := self.queue.first()) is not None:
+            waiter = self.waiters[ticket]
+            seconds = self.rates.wait(waiter.tokens, now)[0]
+            if seconds > 0:
+                self._arm(seconds)
+                return
+            self.queue.pop()
+            del self.waiters[ticket]
+            if not waiter.woken.done():
+                self.rates.take(waiter.tokens, now)
+                waiter.woken.set_result(None)
+
+    def _arm(self, seconds: float) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self.timer = asyncio.get_running_loop().call_later(max(seconds, _TICK), self.pump)
+
+
+class KeyRates:
+    """The limits of all keys."""
+
+    def __init__(self, caps: Caps) -> None:
+        self._caps = caps
+        self._meters: dict[str, _Meter] = {}
+        self._tickets = count(1)
+
+    async def admit(self, key: Key, agent: str, *, priority: int, tokens: int, deadline: float) -> None:
+        """Return when a request of this many tokens may go. Raises `Problem` (429, with when that would be)."""
+        if key.rpm is None and key.tpm is None:
+            return
+        meter = self._meter(key)
+        now = asyncio.get_running_loop().time()
+        seconds = meter.wait(tokens, now)
+        if seconds <= 0 and not meter.waiters:
+            meter.rates.take(tokens, now)
+            return
+        ticket = next(self._tickets)
+        if now + seconds > deadline or not meter.queue.add(ticket, agent, "", priority=priority, now=now):
+            raise rate_limited(_said(key), seconds)
+        waiter = meter.waiters[ticket] = _Waiter(tokens, asyncio.get_running_loop().create_future())
+        try:
+            meter.pump()
+            async with asyncio.timeout_at(deadline):
+                await waiter.woken
+        except BaseException as error:
+            meter.waiters.pop(ticket, None)
+            meter.queue.remove(ticket)
+            if waiter.woken.done() and not waiter.woken.cancelled():
+                self.give_back(key, tokens, 0)
+            meter.pump()
+            if isinstance(error, TimeoutError):
+                raise rate_limited(_said(key), meter.wait(tokens, asyncio.get_running_loop().time())) from None
+            raise
+
+    def give_back(self, key: Key, taken: int, used: int) -> None:
+        """A request has used that many of the tokens that it was admitted with."""
+        meter = self._meters.get(key.id)
+        if meter is not None:
+            meter.rates.give_back(taken, used, asyncio.get_running_loop().time())
+            if meter.waiters:
+                meter.pump()
+
+    def headers(self, key: Key) -> dict[str, str]:
+        """What is left, as OpenAI's headers say it."""
+        meter = self._meters.get(key.id)
+        if meter is None:
+            return {}
+        now, found = asyncio.get_running_loop().time(), {}
+        for name, bucket in meter.rates.buckets.items():
+            left = max(0, int(bucket.level_at(now)))
+            found[f"x-ratelimit-limit-{name}"] = str(int(bucket.limit))
+            found[f"x-ratelimit-remaining-{name}"] = str(left)
+            found[f"x-ratelimit-reset-{name}"] = f"{max(0.0, (bucket.burst - left) * 60 / bucket.limit):.3f}s"
+        return found
+
+    def close(self) -> None:
+        for meter in self._meters.values():
+            if meter.timer is not None:
+                meter.timer.cancel()
+
+    def _meter(self, key: Key) -> _Meter:
+        meter = self._meters.get(key.id)
+        if meter is None or meter.limits != (key.rpm, key.tpm):
+            meter = self._meters[key.id] = _Meter(key, self._caps)
+        return meter
+
+
+def _said(key: Key) -> str:
+    parts = [f"{key.rpm:,} requests"] if key.rpm is not None else []
+    parts += [f"{key.tpm:,} tokens"] if key.tpm is not None else []
+    return f"This key may send {' and '.join(parts)} a minute, and its turn would not come in time."

@@ -1,0 +1,149 @@
+"""An upstream's stream on its way to the caller: its bytes untouched, cut at the ends of events. Pure.
+
+What is looked at: usage (to settle with), whether the answer is complete, and errors inside it. What is changed: the
+chunk of usage that only we asked for is taken out, and nothing that comes after an error or the end passes.
+An event is only looked into where its bytes hold a word that matters; all others cost one search.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from pydantic_core import from_json
+
+from centuria.errors import ModelError, ModelRefused
+from centuria.messages import Usage
+from centuria.model.failures import judge, read_complaint
+from centuria.model.usage import most_of, usage_from
+
+#: Bytes of one event that is not whole yet.
+EVENT_CAP = 16 * 2**20
+DONE = b"data: [DONE]\n\n"
+_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+_MATTERS = re.compile(rb'"usage"\s*:\s*\{|"error"\s*:|"finish_reason"\s*:\s*"|\[DONE\]|"object"\s*:\s*"error"')
+_DATA = re.compile(rb"^data:", re.MULTILINE)
+
+
+class StreamRelay:
+    """Feed what was read, and pass on what comes back. `keep_usage`: the caller asked for the chunk of usage.
+
+    `begun` once there is an event with data, `complete` once a choice has finished, `done` after `[DONE]`.
+    """
+
+    def __init__(self, *, keep_usage: bool, secret: str = "") -> None:
+        self._keep_usage = keep_usage
+        self._secret = secret
+        self._rest = b""
+        self.usage: Usage | None = None
+        self.begun = False
+        self.complete = False
+        self.done = False
+        #: What the upstream said in place of the rest.
+        self.error: ModelError | None = None
+        #: Events with data so far, each of which is a token at least.
+        self.events = 0
+
+    def feed(self, data: bytes) -> bytes:
+        """The bytes up to the end of the last whole event, or up to an error inside the stream, which is in `error`
+        then."""
+        if self.done or self.error is not None:
+            return b""
+        if self._rest:
+            data, self._rest = self._rest + data, b""
+        end = _end_of_events(data)
+        if end < len(data):
+            self._rest = data[end:]
+            if len(self._rest) > EVENT_CAP:
+                self.error = ModelRefused(
+                    f"One event of the answer is larger than {EVENT_CAP} bytes.", kind="too_large"
+                )
+            data = data[:end]
+        return self._look(data) if data else b""
+
+    def close(self) -> bytes:
+        """The end of the body: an event without its blank line is given one."""
+        rest, self._rest = self._rest.strip(b"\r\n"), b""
+        if not rest or self.done:
+            return b""
+        return self._look(rest + b"\n\n")
+
+    def _look(self, data: bytes) -> bytes:
+        if _MATTERS.search(data) is None:
+            self._count(data)
+            return data
+        kept: list[bytes] = []
+        start = 0
+        for found in _END.finditer(data):
+            event = data[start : found.end()]
+            start = found.end()
+            if _MATTERS.search(event) is None:
+                self._count(event)
+                kept.append(event)
+            elif self._take(event):
+                kept.append(event)
+            if self.done or self.error is not None:
+                break
+        return b"".join(kept)
+
+    def _count(self, data: bytes) -> None:
+        events = len(_DATA.findall(data))
+        self.events += events
+        self.begun = self.begun or events > 0
+
+    def _take(self, event: bytes) -> bool:
+        """Whether it is passed on."""
+        text = b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+        if text == b"[DONE]":
+            self.done = True
+            return True
+        try:
+            value = from_json(text)
+        except ValueError:
+            return True  # a comment, or rubbish that its reader has to see
+        if not isinstance(value, dict):
+            return True
+        complaint = read_complaint(value)
+        if complaint is not None:
+            self.error = judge(200, complaint, secret=self._secret)
+            return False
+        self.begun = True
+        self.events += 1
+        return self._read(value)
+
+    def _read(self, value: dict[str, Any]) -> bool:
+        choices = value.get("choices")
+        choices = choices if isinstance(choices, list) else []
+        raw = value.get("usage")
+        for choice in choices:
+            if isinstance(choice, dict):
+                self.complete = self.complete or bool(choice.get("finish_reason"))
+                raw = raw or choice.get("usage")
+        usage = usage_from(raw)
+        if usage is not None:
+            self.usage = most_of(self.usage, usage)
+        return self._keep_usage or bool(choices) or usage is None
+
+
+def _end_of_events(data: bytes) -> int:
+    """Where the last whole event ends."""
+    end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4, data.rfind(b"\r\r") + 2)
+    return end if end > 4 or _END.search(data) else 0
+
+
+def whole_usage(body: bytes) -> tuple[Usage | None, ModelError | None]:
+    """What a whole answer says that it used, and the error that it is in truth."""
+    try:
+        value = from_json(body)
+    except ValueError:
+        return None, ModelRefused("The upstream sent an answer that is not JSON.", kind="rubbish")
+    complaint = read_complaint(value)
+    if complaint is not None:
+        return None, judge(200, complaint)
+    if not isinstance(value, dict) or not isinstance(value.get("choices"), list):
+        return None, ModelRefused("The upstream sent an answer without choices.", kind="rubbish")
+    raw = value.get("usage")
+    for choice in value["choices"]:
+        if isinstance(choice, dict):
+            raw = raw or choice.get("usage")
+    return usage_from(raw), None

@@ -1,0 +1,131 @@
+"""`POST /v1/chat/completions`, `GET /v1/models`: what every OpenAI client asks for."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any
+
+from centuria.core.prices import Price
+from centuria.gateway.chat.attempt import ChatCall, Upstream
+from centuria.gateway.chat.checking import Question, check, parse, problem_of
+from centuria.gateway.chat.funnel import Answer, Funnel
+from centuria.gateway.problems import bad_request
+from centuria.gateway.settings import Caps
+from centuria.gateway.web import Reply, Request, Route, Streaming
+
+#: Answers a request with `mcp_tools`: the tool loop.
+WithTools = Callable[[Request, Question, ChatCall], Awaitable[Reply | Streaming]]
+_HEADER = 200
+
+
+class ChatRoutes:
+    """`with_tools` answers requests that bring `mcp_tools`; without it there are none."""
+
+    def __init__(self, funnel: Funnel, caps: Caps, with_tools: WithTools | None = None) -> None:
+        self._funnel = funnel
+        self._caps = caps
+        self._with_tools = with_tools
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("POST", "/v1/chat/completions", self.complete),
+            Route("GET", "/v1/models", self.models),
+            Route("GET", "/v1/models/{model}", self.model),
+        ]
+
+    async def complete(self, request: Request) -> Reply | Streaming:
+        """One answer, whole or as a stream."""
+        question = check(parse(request.body))
+        call = call_of(request, question, self._caps)
+        if question.mcp_tools is not None:
+            if self._with_tools is None:
+                raise bad_request("This gateway has no tools.", param="mcp_tools")
+            return await self._with_tools(request, question, call)
+        answer, end = await self._funnel.open(call)
+        if call.stream:
+            return Streaming(_until_end(answer, end), answer.status, answer.headers)
+        try:
+            return Reply(answer.body, answer.status, answer.headers)
+        finally:
+            await end()
+
+    async def models(self, request: Request) -> Reply:
+        """The models that this key may use."""
+        visible = self._funnel.visible(request.key)
+        return Reply.of({"object": "list", "data": [_model(name, each) for name, each in visible.items()]})
+
+    async def model(self, request: Request) -> Reply:
+        """One of them."""
+        name, visible = request.parts["model"], self._funnel.visible(request.key)
+        if name not in visible:
+            raise problem_of(name, visible)
+        return Reply.of(_model(name, visible[name]))
+
+
+def call_of(request: Request, question: Question, caps: Caps) -> ChatCall:
+    """The request as the funnel takes it. Raises `Problem` (400) for headers that cannot be."""
+    return ChatCall(
+        request=request.id,
+        key=request.key,
+        models=question.models,
+        fields=question.fields,
+        deadline=asyncio.get_running_loop().time() + caps.request,
+        agent=agent_of(request),
+        priority=priority_of(request),
+        stream=question.stream,
+        wants_usage=question.wants_usage,
+        max_tokens=question.max_tokens,
+        answers=question.answers,
+        others=question.others,
+        prediction=question.prediction,
+        size=len(request.body),
+    )
+
+
+def agent_of(request: Request) -> str:
+    """Who of the key's agents asks: `X-Agent-Id`, "" where it is not said. Raises `Problem` (400)."""
+    agent = request.headers.get("x-agent-id", "")
+    if len(agent) > _HEADER or not agent.isprintable():
+        raise bad_request(f"`X-Agent-Id` must be at most {_HEADER} printable characters.", param="X-Agent-Id")
+    return agent
+
+
+def priority_of(request: Request) -> int:
+    """`X-Priority`, 0 (first) to 9; 5 where it is not said. Raises `Problem` (400)."""
+    priority = request.headers.get("x-priority", "5")
+    if len(priority) != 1 or priority not in "0123456789":
+        raise bad_request("`X-Priority` must be a number from 0 (first) to 9.", param="X-Priority")
+    return int(priority)
+
+
+async def _until_end(answer: Answer, end: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
+    try:
+        async for chunk in answer.chunks():
+            yield chunk
+    finally:
+        await end()
+
+
+def _model(name: str, upstreams: Sequence[Upstream]) -> dict[str, Any]:
+    first = upstreams[0].deployment
+    return {
+        "id": name,
+        "object": "model",
+        "created": 0,
+        "owned_by": first.endpoint.provider,
+        "context_length": first.endpoint.context,
+        "max_output": first.max_tokens,
+        "pricing": _pricing(first.price),
+        "deployments": len(upstreams),
+    }
+
+
+def _pricing(price: Price | None) -> Mapping[str, float] | None:
+    """Dollars per million tokens."""
+    if price is None:
+        return None
+    told = {"input": price.input / 10**6, "output": price.output / 10**6}
+    if price.cached is not None:
+        told["cached"] = price.cached / 10**6
+    return told
