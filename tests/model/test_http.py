@@ -16,7 +16,7 @@ from centuria.model.http import HttpTransport
 from centuria.ports import HttpRequest
 from centuria.testing.upstream import Cut, FakeUpstream, HttpError, Reset, Silence, Stall, Text
 
-BODY = b'{"model":"kimi-k2.5","messages":[]}'
+BODY = b'{"model":"kimi-k2.5","messages":[],"stream":true}'
 
 
 def post(base_url: str, **headers: str) -> HttpRequest:
