@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,11 +18,22 @@ from centuria.gateway.problems import (
     StoreUnavailable,
     forbidden,
     too_large,
-    too_slow,
     unavailable,
 )
 from centuria.gateway.settings import Caps, GatewaySettings
-from centuria.gateway.web import ClientGone, Receive, Reply, Request, Ring, Route, Router, Scope, Send, Streaming
+from centuria.gateway.web import (
+    CONNECTION,
+    ClientGone,
+    Receive,
+    Reply,
+    Request,
+    Ring,
+    Route,
+    Router,
+    Scope,
+    Send,
+    Streaming,
+)
 
 _log = logging.getLogger("centuria.gateway")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -50,7 +60,7 @@ class App:
             if mount is not None:
                 await mount({**scope, "centuria.key": request.key}, receive, send)
                 return
-            async with Presence(receive) as presence:
+            async with Presence(scope, receive) as presence:
                 await self._serve(request, presence, send)
         except ClientGone:
             return
@@ -105,29 +115,41 @@ class App:
 
 
 class Presence:
-    """Whether the client is still there: from `watch` on, the task of this block is cancelled when it goes."""
+    """Whether the client is still there: from `watch` on, the task of this block is cancelled when it goes.
 
-    def __init__(self, receive: Receive) -> None:
+    The house's own server says so by itself (`CONNECTION` in the scope); of any other one a task of ours asks.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive) -> None:
         self.receive = receive
+        self._connection = scope.get(CONNECTION)
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._gone = False
 
     def watch(self) -> None:
         self._task = asyncio.current_task()
-        self._watcher = asyncio.create_task(self._wait())
+        if self._connection is not None:
+            self._connection.when_lost(self._left)
+        else:
+            self._watcher = asyncio.create_task(self._wait())
 
     async def _wait(self) -> None:
         while (await self.receive())["type"] != "http.disconnect":
             pass
+        self._left()
+
+    def _left(self) -> None:
         self._gone = True
-        assert self._task is not None
-        self._task.cancel()
+        if self._task is not None:
+            self._task.cancel()
 
     async def __aenter__(self) -> Presence:
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        if self._connection is not None:
+            self._connection.when_lost(None)
         if self._watcher is not None:
             self._watcher.cancel()
         if self._gone and self._task is not None and self._task.uncancel() == 0:
@@ -135,31 +157,22 @@ class Presence:
 
 
 async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
-    """The body, within its caps. Raises `Problem`: 413, or 408 for one that comes too slowly."""
+    """The body, within its cap; one that comes too slowly is the server's affair. Raises `Problem` (413)."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > caps.body:
         raise too_large(caps.body)
     parts: list[bytes] = []
     size, more = 0, True
     while more:
-        message = await _soon(presence, caps.send)
+        message = await presence.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
         part = message.get("body", b"")
         parts.append(part)
         size, more = size + len(part), message.get("more_body", False)
         if size > caps.body:
             raise too_large(caps.body)
     return parts[0] if len(parts) == 1 else b"".join(parts)
-
-
-async def _soon(presence: Presence, seconds: float) -> MutableMapping[str, Any]:
-    try:
-        async with asyncio.timeout(seconds):
-            message = await presence.receive()
-    except TimeoutError:
-        raise too_slow(f"The body did not go on for {seconds:g} s.") from None
-    if message["type"] == "http.disconnect":
-        raise ClientGone
-    return message
 
 
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:

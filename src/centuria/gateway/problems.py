@@ -74,10 +74,6 @@ def too_large(cap: int) -> Problem:
     return Problem(413, "invalid_request_error", f"The body is larger than {cap:,} bytes.", code="request_too_large")
 
 
-def too_slow(message: str) -> Problem:
-    return Problem(408, "invalid_request_error", message, code="request_timeout")
-
-
 def out_of_budget(message: str, remedy: str = "") -> Problem:
     """Waiting does not help: no `Retry-After`, and clients that obey it are told not to try again."""
     return Problem(429, "exceeded_current_quota_error", message, headers={"x-should-retry": "false"}, remedy=remedy)

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import signal
 import socket
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Literal
 
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -20,97 +21,122 @@ from uvicorn.server import ServerState
 
 from centuria.errors import ConfigurationError
 from centuria.gateway.settings import Caps
-from centuria.gateway.web import Asgi
+from centuria.gateway.web import CONNECTION, Asgi
 
 #: Seconds that an idle connection is kept, and that the last events may take after the grace.
 _KEEP_ALIVE, _LAST = 75, 5.0
 _BACKLOG = 4096
-_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-type: application/json\r\nconnection: close\r\n"
-    b"content-length: %d\r\n\r\n%s"
-)
-_TOO_LARGE_BODY = (
-    b'{"error": {"message": "The headers of the request are too large.", "type": "invalid_request_error", '
-    b'"param": null, "code": "headers_too_large"}}'
-)
-_TOO_SLOW = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
-_FULL = b"HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 0\r\n\r\n"
+
+
+def _refusal(status: int, phrase: str, code: str, message: str, *more: str) -> bytes:
+    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    body = json.dumps({"error": error}).encode()
+    lines = (f"HTTP/1.1 {status} {phrase}", "content-type: application/json", f"content-length: {len(body)}", *more)
+    return "\r\n".join((*lines, "connection: close", "", "")).encode() + body
+
+
+_TOO_LARGE = _refusal(431, "Request Header Fields Too Large", "headers_too_large", "The headers are too large.")
+_TOO_SLOW = _refusal(408, "Request Timeout", "request_timeout", "The request did not come on in time.")
+_FULL = _refusal(503, "Service Unavailable", "too_many_connections", "Too many connections are open.", "retry-after: 1")
 
 
 class CappedProtocol(HttpToolsProtocol):
-    """One connection: counts what comes before the end of the headers, and the time it takes; and how long a reader
-    stalls. `capped` gives it its caps."""
+    """One connection: counts what comes before the end of the headers, and the time that a request takes to come and
+    an answer to be read. `capped` gives it its caps.
+
+    A timer is only set where a request is not whole after a read, which few are.
+    """
 
     caps: Caps
 
     def connection_made(self, transport: Any) -> None:
         self._unread = 0
-        self._in_headers = True
-        self._stall: asyncio.TimerHandle | None = None
-        self._slow: asyncio.TimerHandle | None = None
+        self._lost: Callable[[], None] | None = None
+        #: What of a request has not come yet.
+        self._missing: Literal["", "headers", "body"] = "headers"
+        self._patience: asyncio.TimerHandle | None = None
+        self._reader: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.caps.connections:
             transport.write(_FULL)
             transport.close()
             return
-        self._stall = self.loop.call_later(self.caps.stall, self._stalled)
+        self._patience = self.loop.call_later(self.caps.stall, self._too_slow)
 
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
-        if self._in_headers:
+        if self._missing != "body":
             self._unread += len(data)
             if self._unread > self.caps.header:  # the end of the headers may be in this read, and a body behind it
                 end = data.find(b"\r\n\r\n")
                 self._unread -= 0 if end < 0 else len(data) - end
             if self._unread > self.caps.header:
-                self.transport.write(_TOO_LARGE % (len(_TOO_LARGE_BODY), _TOO_LARGE_BODY))
-                self.transport.close()
+                self._refuse(_TOO_LARGE)
                 return
+        before = self._missing
         super().data_received(data)
+        if self._missing == "body" or (self._missing and before != self._missing):
+            self._calm()  # it comes on
+        if self._missing and self._patience is None:
+            seconds = self.caps.send if self._missing == "body" else self.caps.stall
+            self._patience = self.loop.call_later(seconds, self._too_slow)
 
     def on_message_begin(self) -> None:
-        self._in_headers = True
-        if self._stall is None:
-            self._stall = self.loop.call_later(self.caps.stall, self._stalled)
+        self._missing = "headers"
         super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[literal-required]
+
+    def when_lost(self, call: Callable[[], None] | None) -> None:
+        """What is called when the client goes before its answer is whole; None: nothing any more."""
+        self._lost = call
+        if call is not None and self.transport.is_closing():
+            call()
 
     def on_headers_complete(self) -> None:
-        self._in_headers = False
-        self._unread = 0
-        self._calm()
+        self._missing, self._unread = "body", 0
         super().on_headers_complete()
 
-    def on_response_complete(self) -> None:
-        self._in_headers = True
-        super().on_response_complete()
+    def on_message_complete(self) -> None:
+        self._missing = ""
+        self._calm()
+        super().on_message_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._slow = self.loop.call_later(self.caps.read, self.transport.abort)
+        self._reader = self.loop.call_later(self.caps.read, self.transport.abort)
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if self._slow is not None:
-            self._slow.cancel()
-            self._slow = None
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._calm()
-        if self._slow is not None:
-            self._slow.cancel()
+        if self._reader is not None:
+            self._reader.cancel()
         super().connection_lost(exc)
+        lost, self._lost = self._lost, None
+        if lost is not None:
+            lost()
 
     def _calm(self) -> None:
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
-    def _stalled(self) -> None:
-        self._stall = None
-        if not self.transport.is_closing():
-            self.transport.write(_TOO_SLOW)
-            self.transport.close()
+    def _too_slow(self) -> None:
+        self._patience = None
+        self._refuse(_TOO_SLOW)
+
+    def _refuse(self, answer: bytes) -> None:
+        """Say why, unless an answer has begun, and end the connection."""
+        if self.transport.is_closing():
+            return
+        if self.cycle is None or not self.cycle.response_started or self.cycle.response_complete:
+            self.transport.write(answer)
+        self.transport.close()
 
 
 def capped(caps: Caps) -> type[CappedProtocol]:

@@ -30,6 +30,8 @@ Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+#: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
+CONNECTION = "centuria.connection"
 Access = Literal["public", "key", "admin"]
 
 _JSON = "application/json"

@@ -13,6 +13,7 @@ from centuria.core.prices import cost, worst
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.gateway.books import Books, Reservation
 from centuria.gateway.chat.checking import written
+from centuria.gateway.chat.deadlines import Deadlines, Wait
 from centuria.gateway.chat.lane import Lane, Place
 from centuria.gateway.chat.relay import DONE, StreamRelay, whole_usage
 from centuria.gateway.chat.telling import problem_for
@@ -120,6 +121,7 @@ class Attempt:
         books: Books,
         transport: Transport,
         timeouts: Timeouts,
+        deadlines: Deadlines,
         wall: Callable[[], float],
         ended: Callable[[AttemptRow], None],
     ) -> None:
@@ -139,6 +141,7 @@ class Attempt:
         self._books = books
         self._transport = transport
         self._timeouts = timeouts
+        self._deadlines = deadlines
         self._wall = wall
         self._ended = ended
         self._relay = StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret)
@@ -152,7 +155,7 @@ class Attempt:
         self._began = 0.0
         self._first_token: float | None = None
         self._ends = math.inf
-        self._scope: asyncio.Timeout | None = None
+        self._wait: Wait | None = None
         self._aborted = False
         self._whole = False
 
@@ -183,7 +186,7 @@ class Attempt:
         exchange = self._transport.send(
             HttpRequest("POST", self.upstream.url, self.upstream.headers, self.terms.body, self._timeouts.connect)
         )
-        async with self._within(self._timeouts.first_token):
+        with self._within(self._timeouts.first_token):
             self._response = response = await exchange.__aenter__()
             self._exchange = exchange
             self.status = response.status
@@ -290,7 +293,7 @@ class Attempt:
     async def _next(self) -> bytes | None:
         assert self._reader is not None
         seconds = self._timeouts.silence if not self._relay.complete else _TAIL
-        async with self._within(seconds):
+        with self._within(seconds):
             async for chunk in self._reader:
                 return chunk
         return None
@@ -312,11 +315,15 @@ class Attempt:
     def abort(self) -> None:
         """The gateway ends: whoever reads is told so at once."""
         self._aborted = True
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(_now())
+        if self._wait is not None:
+            self._wait.end()
 
-    def _within(self, seconds: float) -> _Within:
-        return _Within(self, seconds)
+    def _within(self, seconds: float) -> Wait:
+        """A wait of this attempt, so long at most, and not beyond its end."""
+        if self._aborted:
+            raise self._late()
+        self._wait = self._deadlines.until(min(self._ends, _now() + seconds), self._late)
+        return self._wait
 
     def _late(self) -> ModelError:
         if self._aborted:
@@ -431,31 +438,6 @@ class Attempt:
         )
         self._books.settle(reservation, row)
         self._ended(row)
-
-
-class _Within:
-    """A wait of an attempt: ends with `ModelError` where it takes too long, or where the gateway ends."""
-
-    __slots__ = ("_attempt", "_scope", "_seconds")
-
-    def __init__(self, attempt: Attempt, seconds: float) -> None:
-        self._attempt = attempt
-        self._seconds = seconds
-
-    async def __aenter__(self) -> None:
-        attempt = self._attempt
-        if attempt._aborted:
-            raise attempt._late()
-        self._scope = attempt._scope = asyncio.timeout_at(min(attempt._ends, _now() + self._seconds))
-        await self._scope.__aenter__()
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
-        attempt = self._attempt
-        attempt._scope = None
-        try:
-            await self._scope.__aexit__(kind, error, trace)
-        except TimeoutError:
-            raise attempt._late() from None
 
 
 def frame(problem: Problem) -> bytes:

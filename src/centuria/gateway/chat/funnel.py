@@ -21,6 +21,7 @@ from centuria.errors import BudgetExceeded, ModelDenied, ModelError, ModelRefuse
 from centuria.gateway.books import Books
 from centuria.gateway.chat.attempt import Attempt, ChatCall, Upstream
 from centuria.gateway.chat.checking import problem_of
+from centuria.gateway.chat.deadlines import Deadlines
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
@@ -114,6 +115,7 @@ class Funnel:
             name: [Upstream(Lane(one, settings.caps, dice=dice, wall=wall)) for one in deployments]
             for name, deployments in settings.models.items()
         }
+        self._deadlines = Deadlines()
         self._live: set[Attempt] = set()
         self._closing = False
 
@@ -152,6 +154,7 @@ class Funnel:
     def close(self) -> None:
         """No timer is left."""
         self.rates.close()
+        self._deadlines.close()
         for upstream in self.upstreams():
             upstream.lane.close()
 
@@ -249,6 +252,7 @@ class Funnel:
             books=self._books,
             transport=self._transport,
             timeouts=self._settings.timeouts,
+            deadlines=self._deadlines,
             wall=self._wall,
             ended=self._ended,
         )
