@@ -12,26 +12,18 @@ import logging
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
-from contextlib import suppress
-from itertools import count, islice
+from itertools import count
 from types import TracebackType
 
 from centuria.core.accounts import Account, Ask, Decision
 from centuria.errors import BudgetExceeded
 from centuria.gateway.ports import AttemptRow, Key, Store
 from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.rowwriter import RowWriter, told
 from centuria.messages import DOLLAR, Pico
 
 _log = logging.getLogger("centuria.gateway")
 
-#: Rows that may wait for the store before nothing more is reserved.
-MOST_PENDING = 10_000
-#: Rows in one transaction.
-_GROUP = 1_000
-#: Seconds between two transactions, for what is settled meanwhile.
-GATHER = 0.01
-#: Seconds between two tries of a store that fails.
-RETRY = 1.0
 #: Seconds after which what the store said is left of a budget is asked again: other gateways spend and give back.
 _HEARD_FOR = 1.0
 #: Seconds between two signs of life, and after which a key that does nothing gives its lease back.
@@ -82,18 +74,9 @@ class Books:
         self._store = store
         # The leases of an earlier process, or of another machine's, are not this one's.
         self._gateway = f"{gateway}-{secrets.token_hex(6)}"
-        self._wall = wall
+        self._rows = RowWriter(store, gateway=self._gateway, wall=wall)
         self._desks: dict[str, _Desk] = {}
         self._tickets = count()
-        self._pending: deque[AttemptRow] = deque()
-        self._settled = 0
-        self._written = 0
-        self._flushes: list[tuple[int, asyncio.Future[None]]] = []
-        self._wake = asyncio.Event()
-        self._hurry = asyncio.Event()
-        self._failure: StoreUnavailable | None = None
-        #: Seconds since 1970: since when rows cannot be written. None: they can.
-        self.failing_since: float | None = None
         self._group = asyncio.TaskGroup()
         self._tasks: list[asyncio.Task[None]] = []
         self._asking: set[asyncio.Task[None]] = set()
@@ -104,7 +87,7 @@ class Books:
         """Raises `StoreUnavailable`; `ConfigurationError` where the store is another gateway's."""
         await self._store.start(self._gateway)
         await self._group.__aenter__()
-        self._tasks = [self._group.create_task(self._write()), self._group.create_task(self._tick())]
+        self._tasks = [self._group.create_task(self._rows.run()), self._group.create_task(self._tick())]
         self._open = True
         return self
 
@@ -113,13 +96,15 @@ class Books:
     ) -> None:
         self._open = False
         for desk in self._desks.values():
-            _dismiss(desk, self._refusal())
+            _dismiss(desk, _ending())
         try:
             await self._end()
         finally:
             for task in [*self._tasks, *self._asking]:
                 task.cancel()
-            await self._group.__aexit__(kind, error, trace)
+            # The group is told of a cancellation, which may be its own; any other error stays what it is.
+            cancelled = isinstance(error, asyncio.CancelledError)
+            await self._group.__aexit__(*((kind, error, trace) if cancelled else (None, None, None)))
 
     # -- reserve, settle, release -------------------------------------------------------------------------------------
 
@@ -131,8 +116,9 @@ class Books:
         """
         if amount < 0:
             raise ValueError(f"{amount} cannot be reserved")
-        if self._failure is not None or len(self._pending) >= MOST_PENDING or not self._open:
-            raise self._refusal()
+        if not self._open:
+            raise _ending()
+        self._rows.check()
         desk = self._desks.get(key.id)
         if desk is None:
             desk = self._desks[key.id] = _Desk(key)
@@ -150,9 +136,7 @@ class Books:
         if not reservation.open or row.key != desk.key.id:
             raise ValueError("a reservation is settled once, with a row of its own key")
         reservation.open = False
-        self._pending.append(row)
-        self._settled += 1
-        self._wake.set()
+        self._rows.add(row)
         desk.touched = self._seconds
         self._tell(desk, desk.account.settle(reservation.amount, row.cost + row.held))
 
@@ -164,12 +148,7 @@ class Books:
 
     async def flush(self) -> None:
         """Return when everything that is settled so far is durable, however long the store fails."""
-        if self._written >= self._settled:
-            return
-        flushed = asyncio.get_running_loop().create_future()
-        self._flushes.append((self._settled, flushed))
-        self._hurry.set()
-        await flushed
+        await self._rows.flush()
 
     def reserved(self) -> Pico:
         """What all keys have reserved now."""
@@ -177,7 +156,12 @@ class Books:
 
     def pending(self) -> int:
         """Rows that are not durable yet."""
-        return len(self._pending)
+        return self._rows.pending
+
+    @property
+    def failing_since(self) -> float | None:
+        """Seconds since 1970: since when rows cannot be written. None: they can."""
+        return self._rows.failing_since
 
     def waiting(self) -> int:
         """Reservations that wait for money."""
@@ -241,66 +225,12 @@ class Books:
             lease = await self._store.extend_lease(self._gateway, desk.key.id, ask.least, ask.wanted)
         except Exception as error:
             desk.busy = False
-            failure = _told(error)
+            failure = told(error)
             _dismiss(desk, failure)
             return
         desk.busy = False
         desk.heard = asyncio.get_running_loop().time()
         self._tell(desk, desk.account.extended(lease.granted, lease.left))
-
-    # -- the rows -----------------------------------------------------------------------------------------------------
-
-    async def _write(self) -> None:
-        while True:
-            await self._wake.wait()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(GATHER):
-                    await self._hurry.wait()
-            self._wake.clear()
-            while self._pending:
-                rows = list(islice(self._pending, _GROUP))
-                try:
-                    await self._store.write(self._gateway, rows)
-                except Exception as error:
-                    # Whatever it was: the rows are what was paid, and stay until they are durable.
-                    self._failed(error)
-                    await asyncio.sleep(RETRY)
-                else:
-                    self._wrote(len(rows))
-                if len(self._pending) < _GROUP and self._failure is None:
-                    break
-            if self._pending:
-                self._wake.set()
-
-    def _failed(self, error: Exception) -> None:
-        if self._failure is None:
-            self.failing_since = self._wall()
-            _log.warning("rows cannot be written, new requests are refused: %s", _told(error))
-        self._failure = _told(error)
-
-    def _wrote(self, number: int) -> None:
-        for _ in range(number):
-            self._pending.popleft()
-        self._written += number
-        if self._failure is not None:
-            self._failure = self.failing_since = None
-            _log.warning("rows can be written again")
-        left = []
-        for target, flushed in self._flushes:
-            if self._written < target:
-                left.append((target, flushed))
-            elif not flushed.done():
-                flushed.set_result(None)
-        self._flushes = left
-        if not left:
-            self._hurry.clear()
-
-    def _refusal(self) -> StoreUnavailable:
-        if not self._open:
-            return StoreUnavailable("The gateway is ending.")
-        if self._failure is not None:
-            return StoreUnavailable(self._failure.message, remedy=self._failure.remedy)
-        return StoreUnavailable("The gateway's store cannot keep up: too much waits to be written.")
 
     # -- every second, and the end ------------------------------------------------------------------------------------
 
@@ -318,13 +248,13 @@ class Books:
                 await self._give_back_idle()
             except Exception as error:
                 # The edge of this task: it is all tried again soon.
-                _log.debug("the store failed beside the rows: %s", _told(error))
+                _log.debug("the store failed beside the rows: %s", told(error))
 
     async def _give_back_idle(self) -> None:
         """So that other gateways can have it, and a crash holds little. Also takes away what an attempt that cost more
         than its reservation, or an answer of the store that was lost, has left of a lease."""
         for desk in list(self._desks.values()):
-            if self._seconds - desk.touched >= _IDLE and not self._pending and _is_idle(desk):
+            if self._seconds - desk.touched >= _IDLE and not self._rows.pending and _is_idle(desk):
                 await self._give_back(desk)
 
     async def _give_back(self, desk: _Desk) -> None:
@@ -352,8 +282,8 @@ class Books:
                 if not self._desks:
                     await self._store.return_leases(self._gateway)
         except TimeoutError:
-            paid = sum(row.cost + row.held for row in self._pending) / DOLLAR
-            _log.error("%d rows ($%.4f) could not be written; the store will hold the leases", len(self._pending), paid)
+            paid = self._rows.unpaid() / DOLLAR
+            _log.error("%d rows ($%.4f) could not be written; the store will hold leases", self._rows.pending, paid)
         except StoreUnavailable as error:
             _log.error("leases could not be given back; the store will hold them: %s", error)
 
@@ -370,11 +300,8 @@ def _is_idle(desk: _Desk) -> bool:
     return not (desk.busy or desk.waiters or desk.account.reserved or desk.account.waiting)
 
 
-def _told(error: Exception) -> StoreUnavailable:
-    if isinstance(error, StoreUnavailable):
-        return error
-    _log.error("the store failed", exc_info=error)
-    return StoreUnavailable(f"The gateway's store failed: {type(error).__name__}.")
+def _ending() -> StoreUnavailable:
+    return StoreUnavailable("The gateway is ending.")
 
 
 def _exceeded(desk: _Desk, amount: Pico) -> BudgetExceeded:

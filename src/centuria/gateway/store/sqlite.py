@@ -144,10 +144,8 @@ class SqliteStore:
     # -- attempts -----------------------------------------------------------------------------------------------------
 
     async def write(self, gateway: str, rows: Sequence[AttemptRow]) -> None:
-        values = [attempt_values(row) for row in rows]
-
         def work(db: sqlite3.Connection) -> None:
-            fresh = _fresh(db, values)
+            fresh = _fresh(db, [attempt_values(row) for row in rows])
             for some in _parts(fresh):
                 db.execute(
                     f"INSERT INTO attempts ({_ATTEMPT}) VALUES {', '.join([_ONE_ATTEMPT] * len(some))}",  # noqa: S608
