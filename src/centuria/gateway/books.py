@@ -243,9 +243,9 @@ class Books:
                     desk.account.left = None
                     self._tell(desk, [])
             try:
+                await self._give_back_idle()
                 if self._seconds % _BEAT == 0:
                     await self._store.beat(self._gateway)
-                await self._give_back_idle()
             except Exception as error:
                 # The edge of this task: it is all tried again soon.
                 _log.debug("the store failed beside the rows: %s", told(error))

@@ -1,0 +1,447 @@
+"""Reserve, settle, release: who is admitted, what is durable, and what happens while the store fails."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+from typing import Any
+
+import pytest
+
+from centuria.errors import BudgetExceeded
+from centuria.gateway import rowwriter
+from centuria.gateway.books import Books, Reservation
+from centuria.gateway.ports import Balance, Key
+from centuria.gateway.problems import StoreUnavailable
+from centuria.messages import DOLLAR
+from centuria.testing.clock import virtual_clock
+from centuria.testing.gateway import MemoryStore
+from tests.gateway.store_suite import CENT, attempt, balance, with_key
+
+
+def open_books(store: MemoryStore) -> Books:
+    return Books(store, gateway="g", wall=lambda: 1_000.0 + asyncio.get_running_loop().time())
+
+
+async def refused(books: Books, key: Key, amount: int, patience: float = 5.0) -> BudgetExceeded:
+    with pytest.raises(BudgetExceeded) as caught:
+        await books.reserve(key, amount, patience=patience)
+    return caught.value
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+# -- who is admitted --------------------------------------------------------------------------------------------------
+
+
+@virtual_clock
+async def test_a_hundred_at_once_on_a_budget_for_two_admit_two_and_refuse_the_rest() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    outcomes: list[str] = []
+
+    async def ask(books: Books, number: int) -> None:
+        try:
+            reservation = await books.reserve(key, CENT // 2, patience=60)
+        except BudgetExceeded:
+            outcomes.append("refused")
+            return
+        outcomes.append("admitted")
+        await asyncio.sleep(1)
+        assert outcomes.count("refused") == 0, "what is only reserved is waited for"
+        books.settle(reservation, attempt(f"r{number}", "k1", CENT // 2))
+
+    async with open_books(store) as books, asyncio.TaskGroup() as group:
+        for number in range(100):
+            group.create_task(ask(books, number))
+    assert (outcomes.count("admitted"), outcomes.count("refused")) == (2, 98)
+    assert await balance(store) == Balance(spent=CENT)
+    assert now() < 2
+
+
+@virtual_clock
+async def test_what_can_never_fit_is_refused_at_once_with_what_would() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        error = await refused(books, key, CENT + 1)
+        assert error.affordable == CENT
+        assert error.node == key.name
+        assert "$0.010000" in str(error)
+        assert now() == 0
+        books.release(await books.reserve(key, CENT, patience=1))
+
+
+@virtual_clock
+async def test_money_that_does_not_come_free_in_time_is_refused_then() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        held = await books.reserve(key, CENT, patience=1)
+        error = await refused(books, key, CENT, patience=7)
+        assert now() == 7
+        assert "reserved by requests that still run" in str(error)
+        assert books.waiting() == 0
+        books.release(held)
+        books.release(await books.reserve(key, CENT, patience=1))
+
+
+@virtual_clock
+async def test_those_who_wait_are_served_in_order() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 4 * CENT)
+    order: list[int] = []
+
+    async def ask(books: Books, number: int, amount: int) -> None:
+        reservation = await books.reserve(key, amount, patience=60)
+        order.append(number)
+        await asyncio.sleep(1)
+        books.release(reservation)
+
+    async with open_books(store) as books, asyncio.TaskGroup() as group:
+        for number, cents in enumerate([3, 4, 1, 1, 2]):
+            group.create_task(ask(books, number, cents * CENT))
+    assert order == [0, 1, 2, 3, 4]
+
+
+@virtual_clock
+async def test_with_a_lease_nobody_waits_for_the_store() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 100 * DOLLAR)
+    async with open_books(store) as books:
+        books.release(await books.reserve(key, CENT, patience=1))
+        store.gate.clear()
+        for number in range(100):
+            books.settle(await books.reserve(key, CENT, patience=1), attempt(f"r{number}", "k1", CENT))
+        assert store.extensions == 1
+        assert books.pending() == 100
+        store.gate.set()
+    assert await balance(store) == Balance(spent=DOLLAR)
+    assert store.writes == 1
+
+
+@virtual_clock
+async def test_many_who_need_a_lease_ask_the_store_once() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 100 * DOLLAR)
+    async with open_books(store) as books:
+        store.gate.clear()
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(books.reserve(key, 30 * CENT, patience=9)) for _ in range(100)]
+            await asyncio.sleep(1)
+            assert books.waiting() == 100
+            store.gate.set()
+        # The first one who came asked for itself; then all others together.
+        assert store.extensions == 2
+        assert books.reserved() == 30 * DOLLAR
+        for task in tasks:
+            books.release(task.result())
+        assert books.reserved() == 0
+
+
+@virtual_clock
+async def test_a_key_without_a_budget_needs_no_lease_and_its_rows_are_written() -> None:
+    store = MemoryStore()
+    key = await with_key(store, None)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, 10**18, patience=1), attempt("r1", "k1", 5))
+        await books.flush()
+        assert store.extensions == 0
+        assert await balance(store) == Balance(spent=5)
+
+
+@virtual_clock
+async def test_a_caller_who_is_cancelled_leaves_nothing_reserved_at_any_moment() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        for steps in range(12):
+            first = await books.reserve(key, CENT, patience=1)
+            task = asyncio.create_task(books.reserve(key, CENT, patience=60))
+            other = asyncio.create_task(books.reserve(key, CENT, patience=60))
+            for step in range(12):
+                if step == steps:
+                    task.cancel()
+                if step == 5:
+                    books.release(first)
+                await asyncio.sleep(0)
+            if not task.cancelled():
+                books.release(task.result())
+            books.release(await other)
+            assert books.reserved() == 0
+            assert books.waiting() == 0
+
+
+@virtual_clock
+async def test_a_reservation_is_over_once() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        reservation = await books.reserve(key, CENT, patience=1)
+        with pytest.raises(ValueError, match="own key"):
+            books.settle(reservation, attempt("r1", "k2", CENT))
+        books.settle(reservation, attempt("r1", "k1", CENT))
+        with pytest.raises(ValueError, match="once"):
+            books.settle(reservation, attempt("r1", "k1", CENT))
+        books.release(reservation)
+        assert books.reserved() == 0
+        with pytest.raises(ValueError, match="-1"):
+            await books.reserve(key, -1, patience=1)
+    assert await balance(store) == Balance(spent=CENT)
+
+
+# -- the store fails --------------------------------------------------------------------------------------------------
+
+
+@virtual_clock
+async def test_while_rows_cannot_be_written_nothing_is_reserved_and_then_it_goes_on_by_itself(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        reservations = [await books.reserve(key, CENT, patience=1) for _ in range(3)]
+        books.settle(reservations[0], attempt("r0", "k1", CENT))
+        await books.flush()
+        store.fault = StoreUnavailable("The disk is full.", remedy="Free some space.")
+        books.settle(reservations[1], attempt("r1", "k1", CENT))
+        books.settle(reservations[2], attempt("r2", "k1", CENT))
+        await asyncio.sleep(10)
+        with pytest.raises(StoreUnavailable, match="disk is full") as caught:
+            await books.reserve(key, CENT, patience=1)
+        assert caught.value.remedy == "Free some space."
+        assert books.pending() == 2
+        assert books.failing_since == pytest.approx(1_000, abs=0.1)
+        store.fault = None
+        async with asyncio.timeout(1.1):
+            await books.flush()
+        assert books.failing_since is None
+        books.release(await books.reserve(key, CENT, patience=1))
+    assert await balance(store) == Balance(spent=3 * CENT)
+    assert [record.levelno for record in caplog.records] == [logging.WARNING] * 2
+
+
+@virtual_clock
+async def test_a_lease_that_cannot_be_had_fails_those_who_need_it_and_nobody_later() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        store.fault = StoreUnavailable("The disk is full.")
+        waiting = [asyncio.create_task(books.reserve(key, CENT, patience=9)) for _ in range(3)]
+        outcomes = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 3
+        store.fault = None
+        books.release(await books.reserve(key, CENT, patience=1))
+
+
+@virtual_clock
+async def test_a_store_that_does_not_answer_in_time_is_unavailable_rather_than_without_money() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        store.gate.clear()
+        with pytest.raises(StoreUnavailable, match="did not answer within 3 s"):
+            await books.reserve(key, CENT, patience=3)
+        store.gate.set()
+
+
+@virtual_clock
+async def test_too_many_rows_that_wait_refuse_new_reservations(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rowwriter, "MOST_PENDING", 10)
+    store = MemoryStore()
+    key = await with_key(store, None)
+    async with open_books(store) as books:
+        store.gate.clear()
+        for number in range(10):
+            books.settle(await books.reserve(key, 1, patience=1), attempt(f"r{number}", "k1", 1))
+        with pytest.raises(StoreUnavailable, match="cannot keep up"):
+            await books.reserve(key, 1, patience=1)
+        store.gate.set()
+        await books.flush()
+        books.release(await books.reserve(key, 1, patience=1))
+
+
+@virtual_clock
+async def test_an_error_of_the_store_that_nobody_foresaw_loses_no_row() -> None:
+    store = MemoryStore()
+    key = await with_key(store, None)
+    written, whole = [], store.write
+
+    async def write(gateway: str, rows: Any) -> None:
+        written.append(len(rows))
+        if len(written) < 3:
+            raise KeyError("a slip of the pen")
+        await whole(gateway, rows)
+
+    store.write = write  # type: ignore[method-assign]
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, 1, patience=1), attempt("r1", "k1", 1))
+        await books.flush()
+    assert await balance(store) == Balance(spent=1)
+    assert written == [1, 1, 1]
+
+
+# -- leases come and go -----------------------------------------------------------------------------------------------
+
+
+@virtual_clock
+async def test_a_key_that_does_nothing_for_a_while_gives_its_lease_back() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 100 * DOLLAR)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, CENT, patience=1), attempt("r1", "k1", CENT))
+        await asyncio.sleep(29)
+        assert await balance(store) == Balance(spent=CENT, leased=DOLLAR - CENT)
+        await asyncio.sleep(3)
+        assert await balance(store) == Balance(spent=CENT)
+        busy = await books.reserve(key, CENT, patience=1)
+        await asyncio.sleep(100)
+        assert (await balance(store)).leased > 0, "what is reserved stays leased"
+        books.release(busy)
+
+
+@virtual_clock
+async def test_who_comes_while_a_lease_goes_back_gets_a_new_one() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        books.release(await books.reserve(key, CENT, patience=1))
+        await asyncio.sleep(29.5)
+        store.gate.clear()
+        await asyncio.sleep(2)  # it is on its way
+        waiting = asyncio.create_task(books.reserve(key, CENT, patience=9))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        store.gate.set()
+        reservation = await waiting
+        money = await balance(store)
+        assert money.leased >= CENT
+        books.settle(reservation, attempt("r1", "k1", CENT))
+    assert await balance(store) == Balance(spent=CENT)
+
+
+@virtual_clock
+async def test_an_attempt_that_costs_more_than_its_reservation_is_written_as_it_is_and_pays_for_itself() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, CENT, patience=1), attempt("r1", "k1", 80 * CENT))
+        await books.flush()
+        assert await balance(store) == Balance(spent=80 * CENT)
+        assert (await refused(books, key, 21 * CENT)).affordable <= 20 * CENT
+        await asyncio.sleep(35)
+        books.release(await books.reserve(key, 20 * CENT, patience=1))
+
+
+@virtual_clock
+async def test_money_that_another_gateway_gives_back_is_found_while_one_waits() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 10 * CENT)
+    async with open_books(store) as books:
+        mine = await books.reserve(key, 5 * CENT, patience=1)
+        await store.extend_lease("other", "k1", 5 * CENT, 5 * CENT)
+        waiting = asyncio.create_task(books.reserve(key, 5 * CENT, patience=60))
+        await asyncio.sleep(3)
+        assert not waiting.done()
+        await store.return_leases("other")
+        async with asyncio.timeout(2):
+            books.release(await waiting)
+        books.release(mine)
+
+
+# -- the end ----------------------------------------------------------------------------------------------------------
+
+
+@virtual_clock
+async def test_at_the_end_everything_is_written_and_leases_go_back() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        for number in range(30):
+            books.settle(await books.reserve(key, CENT, patience=1), attempt(f"r{number}", "k1", CENT))
+    assert await balance(store) == Balance(spent=30 * CENT)
+    with pytest.raises(StoreUnavailable, match="ending"):
+        await books.reserve(key, CENT, patience=1)
+
+
+@virtual_clock
+async def test_the_end_waits_ten_seconds_for_a_store_that_fails_and_leaves_the_lease_there(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, CENT, patience=1), attempt("r1", "k1", CENT))
+        store.fault = StoreUnavailable("The disk is full.")
+        began = now()
+    assert now() - began == pytest.approx(10)
+    assert "1 rows ($0.0100) could not be written" in caplog.text
+    store.fault = None
+    async with open_books(store):
+        assert await balance(store) == Balance(held=5 * CENT)
+
+
+@virtual_clock
+async def test_what_is_still_reserved_at_the_end_stays_leased_until_it_is_held() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    other = await with_key(store, id="k2")
+    async with open_books(store) as books:
+        await books.reserve(key, CENT, patience=1)
+        books.release(await books.reserve(other, CENT, patience=1))
+    assert (await balance(store), await balance(store, "k2")) == (Balance(leased=5 * CENT), Balance())
+    async with open_books(store):
+        assert await balance(store) == Balance(held=5 * CENT)
+
+
+@virtual_clock
+async def test_those_who_wait_at_the_end_are_told() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        await books.reserve(key, CENT, patience=1)
+        waiting = asyncio.create_task(books.reserve(key, CENT, patience=math.inf))
+        await asyncio.sleep(1)
+    with pytest.raises(StoreUnavailable, match="ending"):
+        await waiting
+
+
+@virtual_clock
+async def test_an_error_inside_the_books_comes_out_as_it_is() -> None:
+    store = MemoryStore()
+    with pytest.raises(LookupError):
+        async with open_books(store):
+            raise LookupError
+
+
+@virtual_clock
+async def test_a_cancelled_gateway_still_writes_its_rows() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+
+    async def work() -> None:
+        async with open_books(store) as books:
+            books.settle(await books.reserve(key, CENT, patience=1), attempt("r1", "k1", CENT))
+            await asyncio.sleep(1_000)
+
+    task = asyncio.create_task(work())
+    await asyncio.sleep(0.001)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await balance(store) == Balance(spent=CENT)
+
+
+@virtual_clock
+async def test_a_reservation_has_what_was_asked() -> None:
+    store = MemoryStore()
+    key = await with_key(store)
+    async with open_books(store) as books:
+        reservation = await books.reserve(key, CENT, patience=1)
+        assert isinstance(reservation, Reservation)
+        assert reservation.amount == books.reserved() == CENT
+        books.release(reservation)
+        assert books.reserved() == 0
