@@ -14,6 +14,7 @@ from textwrap import dedent
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from centuria import __version__
+from centuria.cli.key_flags import add_keys_and_usage
 from centuria.errors import CenturiaError, ConfigurationError, GraphError
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def parser() -> argparse.ArgumentParser:
     _add_looking(commands)
     _add_checking(commands)
     _add_gateway(commands)
+    add_keys_and_usage(commands, _add, _budget)
     return top
 
 

@@ -11,7 +11,6 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
-from pathlib import Path
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +25,7 @@ from centuria.gateway.ports import Store
 from centuria.gateway.problems import StoreUnavailable, unavailable
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
-from centuria.gateway.store.sqlite import SqliteStore
+from centuria.gateway.store import open_store
 from centuria.gateway.web import Reply, Request, Route, Router
 from centuria.messages import DOLLAR
 from centuria.model.http import HttpTransport
@@ -157,10 +156,3 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
-
-
-async def open_store(url: str) -> Store:
-    """A file (SQLite), or `postgresql://...`. Raises `ConfigurationError`, `StoreUnavailable`."""
-    if "://" in url:
-        raise ConfigurationError("Only a file can be the store.", remedy='Write store = "gateway.db".')
-    return SqliteStore(Path(url))

@@ -1,0 +1,114 @@
+"""usage: what the keys of a gateway used and what it cost, added up, as a table, CSV or JSON."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import csv
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from centuria.cli.keys import in_dollars, no_key, opened, print_table
+from centuria.errors import ConfigurationError
+from centuria.gateway.keys import LOCAL
+from centuria.gateway.ports import UsageLine
+from centuria.views.words import clean, dollars
+
+_BY = ("key", "model", "day")
+_SUMS = ("requests", "attempts", "prompt", "cached", "output", "cost", "held")
+#: What a spreadsheet would take for a formula.
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def usage(options: argparse.Namespace) -> int:
+    """`centuria usage`."""
+    by = _by(options.by)
+    since = _day("--since", options.since) or datetime.fromtimestamp(0, UTC)
+    until = _day("--until", options.until)
+    if until is not None and until < since:
+        raise ConfigurationError("--until is before --since.", remedy="Write the earlier day as --since.")
+    end = None if until is None else (until + timedelta(days=1)).timestamp()
+    lines, names = asyncio.run(_read(options, since.timestamp(), end))
+    groups = _added(lines, names, by)
+    if options.json:
+        for group, sums in groups.items():
+            print(json.dumps(dict(zip(by, group, strict=True)) | _in_dollars(sums)))
+    elif options.csv:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        columns = [f"{name}_usd" if name in ("cost", "held") else name for name in _SUMS]
+        writer.writerow([*by, *columns])
+        for group, sums in groups.items():
+            writer.writerow([*[_no_formula(cell) for cell in group], *_in_dollars(sums).values()])
+    elif not groups:
+        print("centuria: nothing was used", file=sys.stderr)
+    else:
+        _print(by, groups)
+    return 0
+
+
+async def _read(
+    options: argparse.Namespace, since: float, until: float | None
+) -> tuple[Sequence[UsageLine], Mapping[str, str]]:
+    """The lines, and the names of the keys' ids."""
+    async with opened(options) as store:
+        names = {LOCAL.id: LOCAL.name} | {key.id: key.name for key, _ in await store.keys()}
+        if options.key is None:
+            return await store.usage(since=since, until=until), names
+        # A name may have been given again after its key was revoked.
+        ids = [id for id, name in names.items() if name == options.key]
+        if not ids:
+            raise no_key(options.key)
+        return [line for id in ids for line in await store.usage(key=id, since=since, until=until)], names
+
+
+def _added(
+    lines: Sequence[UsageLine], names: Mapping[str, str], by: Sequence[str]
+) -> dict[tuple[str, ...], dict[str, int]]:
+    groups: dict[tuple[str, ...], dict[str, int]] = {}
+    for line in lines:
+        told = {"key": names.get(line.key, line.key), "model": line.model, "day": line.day}
+        sums = groups.setdefault(tuple([told[name] for name in by]), dict.fromkeys(_SUMS, 0))
+        for name in _SUMS:
+            sums[name] += getattr(line, name)
+    return dict(sorted(groups.items()))
+
+
+def _in_dollars(sums: Mapping[str, int]) -> dict[str, Any]:
+    counts = {name: sums[name] for name in _SUMS if name not in ("cost", "held")}
+    return counts | {"cost_usd": in_dollars(sums["cost"]), "held_usd": in_dollars(sums["held"])}
+
+
+def _print(by: Sequence[str], groups: Mapping[tuple[str, ...], Mapping[str, int]]) -> None:
+    rows = [[*[clean(cell, 60) for cell in group], *_cells(sums)] for group, sums in groups.items()]
+    if len(groups) > 1:
+        whole = {name: sum(sums[name] for sums in groups.values()) for name in _SUMS}
+        rows.append(["total", *[""] * (len(by) - 1), *_cells(whole)])
+    print_table((*by, *_SUMS), rows, numbers=_SUMS)
+
+
+def _cells(sums: Mapping[str, int]) -> list[str]:
+    return [dollars(sums[name]) if name in ("cost", "held") else f"{sums[name]:,}" for name in _SUMS]
+
+
+def _by(text: str) -> tuple[str, ...]:
+    by = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
+    if not set(by) <= set(_BY):
+        raise ConfigurationError(f"--by {text!r} is unknown.", remedy="Name some of key, model, day: --by key,day")
+    return by
+
+
+def _day(flag: str, text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    try:
+        day = datetime.strptime(text, "%Y-%m-%d").replace(tzinfo=UTC)
+        return min(day, datetime(9000, 1, 1, tzinfo=UTC))  # the last day of all has none after it
+    except ValueError:
+        raise ConfigurationError(f"{flag} {text!r} is not a day.", remedy=f"Write {flag} 2026-11-30.") from None
+
+
+def _no_formula(cell: str) -> str:
+    return f"'{cell}" if cell.startswith(_FORMULA) else cell

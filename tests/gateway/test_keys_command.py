@@ -1,0 +1,279 @@
+"""`centuria keys` and `centuria usage`: what an operator types, and what comes back."""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from centuria.cli import main
+from centuria.gateway.keys import digest_of
+from centuria.gateway.ports import AttemptRow, Key
+from centuria.gateway.store.sqlite import SqliteStore
+from centuria.messages import DOLLAR
+from tests.gateway.store_suite import attempt
+
+CENT = DOLLAR // 100
+
+
+class Command:
+    """Runs the command in a folder of its own."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+        self._capsys = capsys
+        self.folder = folder
+        self.store = folder / "gateway.db"
+
+    def run(self, *arguments: str, code: int = 0) -> tuple[str, str]:
+        """Its output and what it says beside it."""
+        self._capsys.readouterr()
+        assert main(arguments) == code
+        out, said = self._capsys.readouterr()
+        return out, said
+
+    def lines(self, *arguments: str) -> list[dict[str, Any]]:
+        out, _ = self.run(*arguments, "--json")
+        return [json.loads(line) for line in out.splitlines()]
+
+    def find(self, token: str) -> Key | None:
+        async def work() -> Key | None:
+            store = SqliteStore(self.store)
+            found = await store.find_key(digest_of(token))
+            await store.aclose()
+            return found
+
+        return asyncio.run(work())
+
+    def write(self, rows: Sequence[AttemptRow]) -> None:
+        async def work() -> None:
+            store = SqliteStore(self.store)
+            await store.write("g", rows)
+            await store.aclose()
+
+        asyncio.run(work())
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
+    monkeypatch.chdir(tmp_path)
+    return Command(capsys, tmp_path)
+
+
+def test_a_new_keys_token_is_all_of_standard_output_and_works(command: Command) -> None:
+    out, said = command.run(
+        *("keys", "add", "ada", "--budget", "20", "--rpm", "600", "--tpm", "9000"),
+        *("--models", "kimi-k2.5, gpt", "--tools", "web_search", "--admin"),
+    )
+    token = out.strip()
+    assert re.fullmatch(r"ck-[0-9a-zA-Z]{40}", token)
+    key = command.find(token)
+    assert key is not None
+    assert (key.name, key.budget, key.rpm, key.tpm, key.admin) == ("ada", 20 * DOLLAR, 600, 9000, True)
+    assert (key.models, key.tools) == ({"kimi-k2.5", "gpt"}, {"web_search"})
+    assert "OPENAI_API_KEY" in said
+    assert "shown once" in said
+    assert token not in said
+
+
+def test_a_key_without_flags_has_no_limits(command: Command) -> None:
+    [told] = command.lines("keys", "add", "ada")
+    key = command.find(told["token"])
+    assert key is not None
+    assert (key.budget, key.rpm, key.tpm, key.models, key.tools, key.admin) == (None,) * 5 + (False,)
+    assert key == replace(Key(key.id, "ada"), created=key.created)
+    [told] = command.lines("keys", "add", "bob", "--budget", "none", "--tools", "")
+    key = command.find(told["token"])
+    assert key is not None
+    assert (key.budget, key.tools) == (None, frozenset())
+
+
+def test_no_token_is_in_the_file_or_in_a_list(command: Command) -> None:
+    [told] = command.lines("keys", "add", "ada")
+    secret = told["token"][3:]
+    listed = "".join(command.run("keys", "list") + command.run("keys", "list", "--json"))
+    assert "ada" in listed
+    assert secret not in listed
+    assert all(secret.encode() not in path.read_bytes() for path in command.folder.iterdir())
+
+
+def test_keys_are_listed_with_what_they_spent(command: Command) -> None:
+    [ada] = command.lines("keys", "add", "ada", "--budget", "0.5", "--rpm", "600", "--models", "kimi")
+    command.run("keys", "add", "bob")
+    command.write([attempt("r1", ada["id"], 7 * CENT, held=CENT)])
+    out, _ = command.run("keys", "list")
+    header, first, second = out.splitlines()
+    assert header.split() == ["name", "budget", "spent", "held", "limits", "created", "revoked"]
+    assert first.split()[:4] == ["ada", "$0.500", "$0.070", "$0.010"]
+    assert "600 rpm; models kimi" in first
+    assert second.split()[:5] == ["bob", "none", "$0.00", "$0.00", "-"]
+    told = command.lines("keys", "list")
+    assert [(line["name"], line["budget_usd"], line["spent_usd"], line["held_usd"]) for line in told] == [
+        ("ada", 0.5, 0.07, 0.01),
+        ("bob", None, 0.0, 0.0),
+    ]
+    assert "token" not in told[0]
+
+
+def test_a_revoked_key_stays_listed_and_its_name_is_free(command: Command) -> None:
+    command.run("keys", "add", "ada")
+    _, said = command.run("keys", "add", "ada", code=2)
+    assert "There is a key called 'ada' already." in said
+    assert "centuria keys revoke ada" in said
+    _, said = command.run("keys", "revoke", "ada")
+    assert "within 30 seconds" in said
+    _, said = command.run("keys", "revoke", "ada", code=2)
+    assert "There is no key called 'ada'." in said
+    command.run("keys", "add", "ada")
+    assert [line["revoked"] is None for line in command.lines("keys", "list")] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["", "--budget", "1"], "cannot be a key's name"),
+        (["a\nb"], "cannot be a key's name"),
+        (["local"], "cannot be a key's name"),
+        (["x" * 101], "cannot be a key's name"),
+        (["ada", "--budget", "0"], "--budget is 0"),
+        (["ada", "--budget", "-3"], "--budget must be more than 0"),
+        (["ada", "--budget", "nan"], "--budget must be more than 0"),
+        (["ada", "--budget", "1e12"], "at most 9,000,000 dollars"),
+        (["ada", "--rpm", "0"], "--rpm is 0"),
+        (["ada", "--tpm", "-1"], "--tpm is -1"),
+        (["ada", "--models", ""], "--models '' has an empty name"),
+        (["ada", "--tools", "a,,b"], "--tools 'a,,b' has an empty name"),
+        (["ada", "--store", "redis://x"], "no store for redis:// URLs"),
+        (["ada", "--config", "none.toml"], "none.toml"),
+    ],
+)
+def test_what_cannot_be_is_said_with_a_remedy_and_makes_no_store(
+    command: Command, arguments: list[str], said: str
+) -> None:
+    _, told = command.run("keys", "add", *arguments, code=2)
+    assert said in told
+    assert len(told.splitlines()) == 2
+    assert not command.store.exists()
+
+
+@pytest.mark.parametrize("arguments", [["keys", "list"], ["keys", "revoke", "ada"], ["usage"]])
+def test_who_only_looks_makes_no_store(command: Command, arguments: list[str]) -> None:
+    _, said = command.run(*arguments, code=2)
+    assert "There is no store gateway.db." in said
+    assert "centuria keys add NAME" in said
+    assert not command.store.exists()
+
+
+def test_the_store_is_the_one_that_the_gateways_file_names(command: Command) -> None:
+    folder = command.folder / "etc"
+    folder.mkdir()
+    config = folder / "gateway.toml"
+    config.write_text('[gateway]\nstore = "keys.db"\n')
+    command.run("keys", "add", "ada", "--config", str(config))
+    assert [path.name for path in folder.iterdir() if path.suffix == ".db"] == ["keys.db"]
+    assert [line["name"] for line in command.lines("keys", "list", "--store", str(folder / "keys.db"))] == ["ada"]
+
+
+def test_keys_are_made_and_revoked_while_a_gateway_works(command: Command) -> None:
+    command.run("keys", "add", "ada")
+
+    async def work() -> SqliteStore:
+        store = SqliteStore(command.store)
+        await store.start("g")
+        return store
+
+    serving = asyncio.run(work())
+    command.run("keys", "add", "bob")
+    command.run("keys", "revoke", "ada")
+    assert [line["revoked"] is None for line in command.lines("keys", "list")] == [False, True]
+    asyncio.run(serving.aclose())
+
+
+# -- usage ------------------------------------------------------------------------------------------------------------
+
+DAY = 86_400.0
+
+
+@pytest.fixture
+def used(command: Command) -> Command:
+    ids = {name: command.lines("keys", "add", name)[0]["id"] for name in ("ada", "=bob")}
+    plain = replace(attempt("r", ids["ada"], 2 * CENT), prompt=1_000, cached=200, output=50)
+    command.write(
+        [
+            replace(plain, request="r1", at=DAY * 10),
+            replace(plain, request="r1", at=DAY * 10, attempt=2, cost=0, held=CENT),
+            replace(plain, request="r2", at=DAY * 11, model="gpt"),
+            replace(plain, request="r3", at=DAY * 12, key=ids["=bob"]),
+            replace(plain, request="r4", at=DAY * 12, key="local"),
+        ]
+    )
+    return command
+
+
+def test_usage_is_a_table_with_a_total(used: Command) -> None:
+    out, _ = used.run("usage")
+    assert [line.split() for line in out.splitlines()] == [
+        ["key", "model", "requests", "attempts", "prompt", "cached", "output", "cost", "held"],
+        ["=bob", "kimi", "1", "1", "1,000", "200", "50", "$0.020", "$0.00"],
+        ["ada", "gpt", "1", "1", "1,000", "200", "50", "$0.020", "$0.00"],
+        ["ada", "kimi", "1", "2", "2,000", "400", "100", "$0.020", "$0.010"],
+        ["local", "kimi", "1", "1", "1,000", "200", "50", "$0.020", "$0.00"],
+        ["total", "4", "5", "5,000", "1,000", "250", "$0.080", "$0.010"],
+    ]
+
+
+def test_usage_of_one_key_by_day(used: Command) -> None:
+    lines = used.lines("usage", "--key", "ada", "--by", "day")
+    assert [(line["day"], line["requests"], line["cost_usd"]) for line in lines] == [
+        ("1970-01-11", 1, 0.02),
+        ("1970-01-12", 1, 0.02),
+    ]
+    assert "key" not in lines[0]
+
+
+def test_usage_between_two_days_has_both_of_them(used: Command) -> None:
+    lines = used.lines("usage", "--since", "1970-01-12", "--until", "1970-01-12", "--by", "key,day")
+    assert [(line["key"], line["day"]) for line in lines] == [("ada", "1970-01-12")]
+    assert len(used.lines("usage", "--since", "1960-01-01", "--until", "9999-12-31", "--by", "key")) == 3
+    assert used.lines("usage", "--since", "1970-01-14") == []
+    assert "nothing was used" in used.run("usage", "--since", "1970-01-14")[1]
+
+
+def test_usage_as_csv_has_no_formula_in_it(used: Command) -> None:
+    out, _ = used.run("usage", "--csv", "--by", "key")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [(row["key"], row["prompt"], row["cost_usd"], row["held_usd"]) for row in rows] == [
+        ("'=bob", "1000", "0.02", "0.0"),
+        ("ada", "3000", "0.04", "0.01"),
+        ("local", "1000", "0.02", "0.0"),
+    ]
+
+
+def test_the_usage_of_a_name_that_was_given_twice_is_that_of_both_keys(used: Command) -> None:
+    used.run("keys", "revoke", "ada")
+    [again] = used.lines("keys", "add", "ada")
+    used.write([attempt("r9", again["id"], CENT)])
+    [line] = used.lines("usage", "--key", "ada", "--by", "key")
+    assert line["cost_usd"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--by", "colour"], "--by 'colour' is unknown"),
+        (["--since", "yesterday"], "--since 'yesterday' is not a day"),
+        (["--since", "1970-01-02", "--until", "1970-01-01"], "--until is before --since"),
+        (["--key", "nobody"], "There is no key called 'nobody'"),
+    ],
+)
+def test_a_wrong_question_about_usage_is_said_with_a_remedy(used: Command, arguments: list[str], said: str) -> None:
+    _, told = used.run("usage", *arguments, code=2)
+    assert said in told
+    assert len(told.splitlines()) == 2
