@@ -21,6 +21,7 @@ COMMANDS = (
     *("run", "map", "resume", "compare", "show", "runs", "watch"),
     *("cancel", "pause", "go-on", "retry", "priority", "approve", "limit"),
     *("doctor", "tools", "schema", "login", "logout", "torture"),
+    *("serve", "keys", "usage"),
 )
 KEYS = ("MOONSHOT_API_KEY", "OPENAI_API_KEY", "CENTURIA_API_KEY", "CENTURIA_BASE_URL", "CENTURIA_MODEL")
 
