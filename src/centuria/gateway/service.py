@@ -26,6 +26,9 @@ from centuria.gateway.problems import StoreUnavailable, unavailable
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
+from centuria.gateway.tools.loop import ToolLoop
+from centuria.gateway.tools.routes import ToolRoutes
+from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import Reply, Request, Route, Router
 from centuria.messages import DOLLAR
 from centuria.model.http import HttpTransport
@@ -77,8 +80,11 @@ class Gateway:
             )
             stack.callback(self.funnel.close)
             stack.callback(self.funnel.abort)
-            chat = ChatRoutes(self.funnel, settings.caps)
-            self.router = Router([*chat.routes(), *self._own_routes()])
+            self.tools = await stack.enter_async_context(ToolService(settings, self.store, dice=self._dice))
+            loop = ToolLoop(self.tools, self.funnel.ask, settings)
+            chat = ChatRoutes(self.funnel, settings.caps, loop)
+            tools = ToolRoutes(self.tools, self.store, settings)
+            self.router = Router([*chat.routes(), *tools.routes(), *self._own_routes()])
             self.app = App(settings, self.router, self.ring)
             self._stack = stack.pop_all()
         return self
