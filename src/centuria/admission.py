@@ -13,7 +13,7 @@ from centuria.core.slots import SlotTable
 from centuria.errors import BudgetExceeded, SlotRefused
 from centuria.events import Event, Fact, MoneyRefused, MoneyReserved, SlotGranted, SlotRejected
 from centuria.messages import Pico
-from centuria.stream import Stream
+from centuria.stream import Publisher, Stream
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -28,7 +28,7 @@ class Ticket:
 class Slots:
     """Tickets for every resource of a run: agents, model calls, tool calls, leased sessions."""
 
-    def __init__(self, table: SlotTable, stream: Stream) -> None:
+    def __init__(self, table: SlotTable, stream: Publisher) -> None:
         self.table = table
         self._stream = stream
         self._tickets = count(1)

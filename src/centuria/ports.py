@@ -8,7 +8,7 @@ Journal     journal.SqliteJournal           testing.journal.MemoryJournal
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -119,7 +119,8 @@ class HostedTool:
     `schema` is the original input schema: arguments are validated against it. `key` is the manifest key.
     `rerun` is True where the operator trusts the tool to be read-only or idempotent; `ask` where a call needs approval
     first. `timeout` is in seconds, None for the run's own. `lease`: it remembers, so that an agent has a session of its
-    own (None: sessions are shared). `personal`: what it does depends on who asks, which its server is told.
+    own (None: sessions are shared). `personal`: what it does depends on who asks, which its server is told. `listed` is
+    all that its server says of it, as the protocol has it (title, outputSchema, annotations, ...).
     """
 
     name: str
@@ -135,6 +136,17 @@ class HostedTool:
     timeout: float | None = None
     lease: LeaseTerms | None = None
     personal: bool = False
+    listed: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
+
+
+@dataclass(slots=True)
+class Listener:
+    """What somebody wants of a call beside its result. `progress` (done, of how many, what) is told at once and may not
+    block; `answer` is set to what the server answered, in the protocol's words, `replica` to which session it was."""
+
+    progress: Callable[[float, float | None, str | None], None] | None = None
+    answer: Mapping[str, Any] | None = None
+    replica: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +186,13 @@ class ToolHost(Protocol):
         ...
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        caller: Caller | None = None,
+        listener: Listener | None = None,
     ) -> ToolResult:
         """Run one tool, `timeout` seconds from now at most. `name` is `HostedTool.name`; `caller` is for whom.
 

@@ -6,10 +6,17 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from centuria.core.progress import Progress
 from centuria.events import Event, Record, TextDelta
 from centuria.ports import Journal
+
+
+class Publisher(Protocol):
+    """Where slots and gates tell what they decide: a run's `Stream`, or gauges that keep nothing of it."""
+
+    def publish(self, *events: Event) -> int: ...
 
 
 @dataclass(frozen=True, slots=True)

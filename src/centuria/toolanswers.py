@@ -57,10 +57,10 @@ def capped(result: ToolResult, limit: int, spill: Callable[[str], str]) -> ToolR
     return replace(result, text=text, structured=structured, spill=file)
 
 
-def plain(structured: Any) -> Any:
-    """A tool's data as plain JSON in valid Unicode; None where it is too large or no JSON."""
+def plain(structured: Any, most: int = MAX_STRUCTURED) -> Any:
+    """A tool's data as plain JSON in valid Unicode; None where it is of more than `most` characters, or no JSON."""
     try:
         text = json.dumps(structured, ensure_ascii=False)
-        return json.loads(safe_text(text)) if len(text) <= MAX_STRUCTURED else None
+        return json.loads(safe_text(text)) if len(text) <= most else None
     except (TypeError, ValueError, RecursionError):
         return None

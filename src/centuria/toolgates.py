@@ -12,7 +12,7 @@ from centuria.core.toolgate import ToolGate
 from centuria.errors import JournalError, SlotRefused, ToolUnavailable
 from centuria.events import Fact, LimitSet
 from centuria.ports import ServerState
-from centuria.stream import Stream
+from centuria.stream import Publisher
 
 
 def server_resource(slug: str) -> str:
@@ -25,7 +25,7 @@ class ToolGates:
     `dice` gives numbers in [0, 1); `max_wait` is for how many seconds a call that was refused may wait in all.
     """
 
-    def __init__(self, slots: Slots, stream: Stream, *, dice: Callable[[], float], max_wait: float = 300.0) -> None:
+    def __init__(self, slots: Slots, stream: Publisher, *, dice: Callable[[], float], max_wait: float = 300.0) -> None:
         self.max_wait = max_wait
         self._slots = slots
         self._stream = stream

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from centuria.admission import Hold, Slots
 from centuria.config.problems import where
 from centuria.errors import SlotRefused
-from centuria.events import Notice
+from centuria.events import Notice, SlotGranted
 from centuria.leasing import Leases, lease_resource
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
-from centuria.stream import Stream
+from centuria.stream import Publisher
 from centuria.toolgates import ToolGates, server_resource
 
 #: A server with one slot and more calls waiting than this is worth a notice.
@@ -58,7 +58,7 @@ class Turns:
         self,
         host: ToolHost,
         slots: Slots,
-        stream: Stream,
+        stream: Publisher,
         *,
         queue: float,
         max_wait: float,
@@ -118,21 +118,26 @@ class Turns:
     # -- one turn -----------------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def hold(self, tool: HostedTool, caller: Caller, refusals: Refusals) -> AsyncIterator[Turn]:
+    async def hold(
+        self, tool: HostedTool, caller: Caller, refusals: Refusals, *, patience: float | None = None
+    ) -> AsyncIterator[Turn]:
         """Hold what a call needs beside its server: a session where they are leased, and a slot of its tool.
+
+        `patience` is the longest wait for this one call, in seconds (None: that of all).
 
         Raises `SlotRefused`, and `ToolUnavailable` where there is no session to lease.
         """
-        deadline = asyncio.get_running_loop().time() + self._queue
+        patience = self._queue if patience is None else patience
+        deadline = asyncio.get_running_loop().time() + patience
         first = bool(refusals.count)
         async with AsyncExitStack() as stack:
             renewed = tool.lease is not None and await stack.enter_async_context(
-                self.leases.use(tool, caller, self._queue)
+                self.leases.use(tool, caller, patience)
             )
             slot = self._slot(tool_resource(tool.name), tool, caller, deadline, first=first)
             try:
-                await self._take(slot, tool)
-                yield Turn(self, tool, caller, deadline, refusals, renewed)
+                granted = await self._take(slot, tool)
+                yield Turn(self, tool, caller, deadline, refusals, renewed, granted.slot)
             finally:
                 slot.leave()
 
@@ -146,17 +151,16 @@ class Turns:
             patience=max(0.0, deadline - asyncio.get_running_loop().time()),
         )
 
-    async def _take(self, slot: Hold, tool: HostedTool) -> None:
+    async def _take(self, slot: Hold, tool: HostedTool) -> SlotGranted:
         """Wait for it, as long as the server's gate lets anyone hope."""
         if self._slots.free(slot.resource) and not self.gates.closed(tool.slug):
-            await slot.take()
-            return
+            return await slot.take()
         self._waiting[tool.slug] += 1
         try:
             self._notice_queue(tool)
             async with asyncio.timeout(None) as scope:
                 with self.gates.patience(tool.slug, scope):
-                    await slot.take()
+                    return await slot.take()
         except TimeoutError:
             raise self.gates.denial(tool.slug) from None
         finally:
@@ -179,7 +183,7 @@ class Turns:
 
 @dataclass(slots=True)
 class Turn:
-    """One call's turn. `renewed`: its agent's session is another than the one it knew."""
+    """One call's turn. `renewed`: its agent's session is another than the one it knew. `slot` is that of its tool."""
 
     _turns: Turns
     _tool: HostedTool
@@ -187,6 +191,7 @@ class Turn:
     _deadline: float
     _refusals: Refusals
     renewed: bool
+    slot: int = 0
 
     @asynccontextmanager
     async def server(self) -> AsyncIterator[None]:

@@ -311,6 +311,14 @@ class SlotTable:
             raise ValueError(f"no limit was set for {resource!r}")
         return place
 
+    def forget(self, resource: str) -> bool:
+        """Drop a resource that nobody has or waits for; False where somebody does."""
+        place = self._resources.get(resource)
+        if place is None or place.held or place.waiters:
+            return False
+        del self._resources[resource]
+        return True
+
     # -- questions ----------------------------------------------------------------------------------------------------
 
     def resources(self) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from centuria.core.leases import LeaseTable
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ToolError, ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
-from centuria.ports import Caller, HostedTool, ServerState
+from centuria.ports import Caller, HostedTool, Listener, ServerState
 
 
 class LocalTool(NamedTuple):
@@ -98,7 +98,13 @@ class LocalToolHost:
         )
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        caller: Caller | None = None,
+        listener: Listener | None = None,
     ) -> ToolResult:
         tool = self._tools.get(name)
         if tool is None:

@@ -17,23 +17,29 @@ MAX_ROUNDS = 10
 _PAUSE, _PAUSE_CAP = 0.05, 0.25
 
 Answer = types.CallToolResult | types.InputRequiredResult
+Progress = Callable[[float, float | None, str | None], None]
 
 
 async def call_tool(
-    client: ClientSession, tool: str, arguments: dict[str, Any], list_again: Callable[[], Awaitable[None]]
+    client: ClientSession,
+    tool: str,
+    arguments: dict[str, Any],
+    list_again: Callable[[], Awaitable[None]],
+    progress: Progress | None = None,
 ) -> Answer:
     """Call a tool, answering what it asks in mid-call; one that never stops asking has its last question returned.
 
-    `list_again` fetches the catalogue anew. Raises `MCPError`, and what the SDK makes of an answer that is not valid.
+    `list_again` fetches the catalogue anew; `progress` hears what the server says while it runs. Raises `MCPError`, and
+    what the SDK makes of an answer that is not valid.
     """
     try:
-        answer = await _send(client, tool, arguments)
+        answer = await _send(client, tool, arguments, progress)
     except MCPError as error:
         if error.code != types.HEADER_MISMATCH:
             raise
         # Some arguments travel as headers, which ones its schema says, and that is another by now: nothing ran.
         await list_again()
-        answer = await _send(client, tool, arguments)
+        answer = await _send(client, tool, arguments, progress)
     for turn in range(MAX_ROUNDS):
         if isinstance(answer, types.CallToolResult):
             break
@@ -42,7 +48,7 @@ async def call_tool(
         else:  # it is not done yet, nothing more
             await asyncio.sleep(min(_PAUSE_CAP, _PAUSE * 2**turn))
             given = None
-        answer = await _send(client, tool, arguments, given, answer.request_state)
+        answer = await _send(client, tool, arguments, progress, given, answer.request_state)
     return answer
 
 
@@ -50,11 +56,21 @@ async def _send(
     client: ClientSession,
     tool: str,
     arguments: dict[str, Any],
+    told: Progress | None,
     given: types.InputResponses | None = None,
     state: str | None = None,
 ) -> Answer:
+    async def hear(progress: float, total: float | None, message: str | None) -> None:
+        if told is not None:
+            told(progress, total, message)
+
     return await client.call_tool(
-        tool, arguments, input_responses=given, request_state=state, allow_input_required=True
+        tool,
+        arguments,
+        progress_callback=None if told is None else hear,
+        input_responses=given,
+        request_state=state,
+        allow_input_required=True,
     )
 
 

@@ -17,8 +17,9 @@ from urllib.parse import urlsplit, urlunsplit
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.messages import ToolResult, safe_text
-from centuria.ports import Caller, HostedTool, LeaseTerms, ServerState
+from centuria.ports import Caller, HostedTool, LeaseTerms, Listener, ServerState
 from centuria.settings import Timeouts, ToolServer
+from centuria.toolhost.addresses import Guard
 from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
 from centuria.toolhost.on_behalf import on_behalf
 from centuria.toolhost.processes import Warden
@@ -44,7 +45,8 @@ class McpToolHost:
     `dice` gives numbers in [0, 1). `on_change`, which may be set later, is told of a server whenever it, or one of its
     replicas, comes up or goes down; it must not block. `tokens` are the user's logins (None: those of this process's
     user). With `consent` a person is asked to log in where a server wants that; without, such a server is not up, and
-    why not. `rows(task)` is the row that fills the `agent_headers` of a task's calls.
+    why not. `rows(task)` is the row that fills the `agent_headers` of a task's calls. With a `guard` the servers are
+    not the operator's: only HTTP is spoken, to addresses that it lets pass, and nothing of the user's is shown to them.
     Entering returns when each session is up or has failed once; those that failed are tried again in the background.
     Raises `ConfigurationError` where a required server is not up. Once left, none of its processes is left.
     """
@@ -59,10 +61,14 @@ class McpToolHost:
         tokens: TokenStore | None = None,
         consent: Consent | None = None,
         rows: Callable[[str], Mapping[str, Any]] = lambda task: {},
+        guard: Guard | None = None,
     ) -> None:
         self._servers = {server.slug: server for server in servers}
         if len(self._servers) < len(servers):
             raise ConfigurationError("Two tool servers have one name.", remedy="Give one of them another `slug`.")
+        if guard is not None and any(server.url is None for server in servers):
+            raise ConfigurationError("Servers that are not the operator's are reached over HTTP alone.")
+        self._guard = guard
         self._timeouts = timeouts
         self._dice = dice
         self.on_change = on_change
@@ -125,7 +131,7 @@ class McpToolHost:
         return ServerSessions(server, make, limit=limit_of(server), on_change=partial(self._changed, server.slug))
 
     def _auth(self, server: ToolServer) -> ServerAuth | None:
-        if server.url is None:
+        if server.url is None or self._guard is not None:
             return None
         from centuria.toolhost.oauth import ServerAuth, authorized
 
@@ -148,7 +154,8 @@ class McpToolHost:
 
         def open_transport(wire: Wire) -> AbstractAsyncContextManager[Dispatch]:
             if server.url is not None:
-                return http_transport(server, connect=self._timeouts.connect, slots=limit_of(server), auth=auth)
+                connect, slots = self._timeouts.connect, limit_of(server)
+                return http_transport(server, connect=connect, slots=slots, auth=auth, guard=self._guard)
             assert self._warden is not None
             return stdio_transport(self._warden, argv_of(server), env=env_of(server), cwd=server.cwd, wire=wire)
 
@@ -259,22 +266,32 @@ class McpToolHost:
             ask=bool(server.ask & {"*", listed.name}),
             timeout=server.timeout,
             personal=bool(server.agent_headers),
+            listed=listed.model_dump(by_alias=True, mode="json", exclude_none=True),
             lease=LeaseTerms(limit_of(server), server.idle_timeout) if server.mode == "leased" else None,
         )
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, name: str, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None = None
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        caller: Caller | None = None,
+        listener: Listener | None = None,
     ) -> ToolResult:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
+        call = partial(
+            self._sessions[tool.slug].call, tool, arguments, timeout=timeout, caller=caller, listener=listener
+        )
         templates = self._servers[tool.slug].agent_headers
         if not templates:
-            return await self._sessions[tool.slug].call(tool, arguments, timeout=timeout, caller=caller)
+            return await call()
         with on_behalf(templates, self._rows(caller.key.task) if caller is not None else {}):
-            return await self._sessions[tool.slug].call(tool, arguments, timeout=timeout, caller=caller)
+            return await call()
 
     async def lease(self, name: str, *, caller: Caller, timeout: float) -> str:
         tool = self._tools.get(name)

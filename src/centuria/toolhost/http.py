@@ -27,6 +27,7 @@ from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from centuria.core.retry import parse_retry_after
 from centuria.errors import ToolUnavailable
 from centuria.settings import ToolServer
+from centuria.toolhost.addresses import Guard
 from centuria.toolhost.on_behalf import agents_headers
 from centuria.toolhost.results import Facts
 from centuria.toolhost.sse import EventReader, TooLong
@@ -65,15 +66,21 @@ _ASIDE, _GOODBYE = 5.0, 0.5
 
 @asynccontextmanager
 async def http_transport(
-    server: ToolServer, *, connect: float, slots: int, auth: httpx2.Auth | None = None
+    server: ToolServer,
+    *,
+    connect: float,
+    slots: int,
+    auth: httpx2.Auth | None = None,
+    guard: Guard | None = None,
 ) -> AsyncIterator[HttpDispatch]:
     """A connection to `server.url`. Deadlines of calls are the caller's; only connecting has one here.
 
     Connections have no bound and no time-out of their own: slots bound the calls, and one that a server does not let
-    go of must not keep others waiting. `auth` signs the requests and may send some of its own.
+    go of must not keep others waiting. `auth` signs the requests and may send some of its own. `guard` looks at every
+    address before a connection is made.
     """
     assert server.url is not None
-    dispatch = HttpDispatch(Sender(server.url, connect=connect, auth=auth), server.headers)
+    dispatch = HttpDispatch(Sender(server.url, connect=connect, auth=auth, guard=guard), server.headers)
     try:
         yield dispatch
     finally:

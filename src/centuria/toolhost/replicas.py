@@ -16,7 +16,7 @@ from centuria.core.names import manifest_key
 from centuria.core.replicas import Replicas
 from centuria.errors import ToolUnavailable
 from centuria.messages import ToolResult
-from centuria.ports import Caller, HostedTool
+from centuria.ports import Caller, HostedTool, Listener
 from centuria.settings import ToolServer
 from centuria.toolhost.session import Phase, Session
 
@@ -130,11 +130,17 @@ class ServerSessions:
     # -- calls --------------------------------------------------------------------------------------------------------
 
     async def call(
-        self, tool: HostedTool, arguments: Mapping[str, Any], *, timeout: float, caller: Caller | None
+        self,
+        tool: HostedTool,
+        arguments: Mapping[str, Any],
+        *,
+        timeout: float,
+        caller: Caller | None,
+        listener: Listener | None = None,
     ) -> ToolResult:
         """`Session.call` on the session that this caller uses."""
         if self.server.mode == "leased":
-            return await self._call_leased(tool, arguments, timeout, caller)
+            return await self._call_leased(tool, arguments, timeout, caller, listener)
         number = 0
         if len(self.sessions) > 1:
             chosen = self._choose(tool, caller)
@@ -143,9 +149,16 @@ class ServerSessions:
             number = chosen
         self._pool.begin(number)
         try:
-            return await self.sessions[number].call(tool.tool, arguments, timeout=timeout)
+            return await self._call_on(number, tool, arguments, timeout, listener)
         finally:
             self._pool.end(number)
+
+    async def _call_on(
+        self, number: int, tool: HostedTool, arguments: Mapping[str, Any], timeout: float, listener: Listener | None
+    ) -> ToolResult:
+        if listener is not None:
+            listener.replica = number
+        return await self.sessions[number].call(tool.tool, arguments, timeout=timeout, listener=listener)
 
     def _choose(self, tool: HostedTool, caller: Caller | None) -> int | None:
         index = 0 if caller is None else caller.index
@@ -160,7 +173,12 @@ class ServerSessions:
         return chosen
 
     async def _call_leased(
-        self, tool: HostedTool, arguments: Mapping[str, Any], timeout: float, caller: Caller | None
+        self,
+        tool: HostedTool,
+        arguments: Mapping[str, Any],
+        timeout: float,
+        caller: Caller | None,
+        listener: Listener | None,
     ) -> ToolResult:
         if caller is None:
             raise ToolUnavailable(f"{tool.name} needs a session of its own, and nobody said for which agent it is.")
@@ -170,7 +188,7 @@ class ServerSessions:
         if number is None:
             raise self._unavailable()
         left = max(0.0, began + timeout - _now())
-        return await self.sessions[number].call(tool.tool, arguments, timeout=left)
+        return await self._call_on(number, tool, arguments, left, listener)
 
     def _unavailable(self) -> ToolUnavailable:
         return ToolUnavailable(f"The server {self.server.name} is not available. {self.reason}".rstrip())

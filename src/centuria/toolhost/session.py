@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from centuria import __version__
 from centuria.errors import ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
+from centuria.ports import Listener
 from centuria.toolhost.calling import call_tool
 from centuria.toolhost.catalogue import follow_changes, list_tools, subscribes
 from centuria.toolhost.elicitation import Policy, elicitation
@@ -300,7 +301,9 @@ class Session:
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
-    async def call(self, tool: str, arguments: Mapping[str, Any], *, timeout: float) -> ToolResult:
+    async def call(
+        self, tool: str, arguments: Mapping[str, Any], *, timeout: float, listener: Listener | None = None
+    ) -> ToolResult:
         """Call one tool, `timeout` seconds from now at most.
 
         While a server that was up comes back, the call waits for it; one that failed to come up refuses at once.
@@ -315,7 +318,11 @@ class Session:
                 wire = dispatch.wire
                 self._in_flight[call] = loop.time()
                 list_again = partial(self._list_again, client, wire, self._listed)
-                return result_of(await call_tool(client, tool, dict(arguments), list_again))
+                progress = None if listener is None else listener.progress
+                answer = await call_tool(client, tool, dict(arguments), list_again, progress)
+                if listener is not None:
+                    listener.answer = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+                return result_of(answer)
         except TimeoutError:
             if wire is None:
                 raise self._unavailable() from None

@@ -10,18 +10,19 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import math
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeGuard
 
 import anyio
 import mcp_types as types
 from anyio.abc import TaskStatus
 from mcp import MCPError
-from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest
+from mcp.shared.dispatcher import CallOptions, OnNotify, OnNotifyIntercept, OnRequest, ProgressFnT
 from mcp.shared.inbound import MCP_PROTOCOL_VERSION_HEADER
 from mcp.shared.transport_context import TransportContext
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -38,9 +39,13 @@ MAX_MESSAGE = 64 << 20
 #: Requests of a server's that are answered at once; it has no business with more.
 _MAX_INBOUND = 16
 #: Notifications that nobody here listens to.
-_UNHEARD = frozenset({"notifications/progress", "notifications/message", "notifications/cancelled"})
+_PROGRESS = "notifications/progress"
+_UNHEARD = frozenset({_PROGRESS, "notifications/message", "notifications/cancelled"})
 #: Requests that must not be cancelled, and whose failure is that of the connection.
 OPENING = frozenset({"server/discover", "initialize"})
+
+#: Characters of what is said about progress.
+_MAX_SAID = 1_000
 
 Message = Mapping[str, Any]
 Number = int | str
@@ -114,6 +119,8 @@ class Dispatch(ABC):
         self.closed = False
         self._last = 0
         self._inbound = 0
+        #: By its token: who hears of the progress of a request.
+        self._hearers: dict[str, ProgressFnT] = {}
         self._group: asyncio.TaskGroup | None = None
         self._on_request: OnRequest | None = None
         self._on_notify: OnNotify | None = None
@@ -155,6 +162,10 @@ class Dispatch(ABC):
         opts = opts or {}
         number = opts.get("request_id") or self._number()
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": number, "method": method}
+        hearer = opts.get("on_progress")
+        if hearer is not None:
+            params = {**(params or {}), "_meta": {**((params or {}).get("_meta") or {}), "progressToken": number}}
+            self._hearers[str(number)] = hearer
         if params:
             message["params"] = params
         try:
@@ -170,6 +181,8 @@ class Dispatch(ABC):
         except asyncio.CancelledError:
             self._gave_up(method, number, opts, "cancelled")
             raise
+        finally:
+            self._hearers.pop(str(number), None)
         result = _result_of(answer)
         if method == "tools/list":
             version = opts.get("headers", {}).get(MCP_PROTOCOL_VERSION_HEADER)
@@ -227,11 +240,20 @@ class Dispatch(ABC):
             self.wire.junk += 1
         elif "id" in message:
             self._asked(message["id"], method, params)
+        elif method == _PROGRESS:
+            await self._progressed(params or {})
         elif self._on_notify is not None:
             if self._intercept is not None and self._intercept(method, params):
                 return
             if method not in _UNHEARD:
                 await self._on_notify(_Context(None), method, params)
+
+    async def _progressed(self, params: Mapping[str, Any]) -> None:
+        hearer = self._hearers.get(str(params.get("progressToken")))
+        done, total, what = params.get("progress"), params.get("total"), params.get("message")
+        if hearer is not None and _is_number(done):
+            said = what[:_MAX_SAID] if isinstance(what, str) else None
+            await hearer(done, total if _is_number(total) else None, said)
 
     def _asked(self, number: Any, method: str, params: Mapping[str, Any] | None) -> None:
         if not isinstance(number, int | str) or isinstance(number, bool) or self._inbound >= _MAX_INBOUND:
@@ -309,6 +331,10 @@ def decode(data: bytes) -> Message | None:
             loose = json.loads(data.decode("utf-8", "replace"))
             found = json.loads(json.dumps(loose, ensure_ascii=False).encode("utf-8", "replace"))
     return found if isinstance(found, dict) else None
+
+
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def is_answer(message: Message) -> bool:

@@ -12,16 +12,19 @@ long as the session lasts, for the sake of load balancers that know their client
 from __future__ import annotations
 
 import asyncio
+import errno
 import io
+import socket
 import ssl
 from collections.abc import AsyncIterator, Mapping
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.request import getproxies, proxy_bypass
 
 import httpx2
 
 from centuria.errors import ToolUnavailable
+from centuria.toolhost.addresses import Guard
 from centuria.toolhost.on_behalf import agents_headers
 
 if TYPE_CHECKING:
@@ -76,9 +79,14 @@ class Sender:
 
     A redirect is followed where it keeps the method and stays within the endpoint's origin, as the SDK does it: all
     that a request carries was configured for that origin. Any other redirect is the answer.
+
+    With a `guard` the address of every connection is looked at before it is made, no proxy is used, which would choose
+    addresses by itself, and no redirect is followed.
     """
 
-    def __init__(self, url: str, *, connect: float, auth: httpx2.Auth | None = None) -> None:
+    def __init__(
+        self, url: str, *, connect: float, auth: httpx2.Auth | None = None, guard: Guard | None = None
+    ) -> None:
         self.url = httpx2.URL(url)
         self._connect = connect
         self._timeouts: tuple[aiohttp.ClientTimeout, aiohttp.ClientTimeout] | None = None
@@ -86,6 +94,7 @@ class Sender:
         self._proxy: str | None = None
         self._closed = False
         self._auth = auth
+        self._guard = guard
 
     async def send(
         self, method: str, headers: Mapping[str, str], body: bytes = b"", *, patient: bool = False
@@ -97,7 +106,7 @@ class Sender:
         url = self.url
         for _ in range(_MAX_REDIRECTS):
             answer = await self._once(method, url, headers, body, patient=patient)
-            if answer.status not in _REDIRECTS:
+            if answer.status not in _REDIRECTS or self._guard is not None:
                 return answer
             there = _followed(method, url, answer)
             if there is None:
@@ -155,7 +164,7 @@ class Sender:
                 data=(body if len(body) <= _LARGE else io.BytesIO(body)) or None,
                 headers=headers,
                 allow_redirects=False,
-                proxy=self._proxy if url.host == self.url.host else _proxy_for(url),
+                proxy=self._proxy if url.host == self.url.host or self._guard is not None else _proxy_for(url),
                 timeout=self._timeouts[patient],
             )
         except (aiohttp.ClientError, OSError, ValueError) as error:
@@ -165,13 +174,18 @@ class Sender:
     def _open(self) -> aiohttp.ClientSession:
         import aiohttp
 
-        self._proxy = _proxy_for(self.url)
+        self._proxy = _proxy_for(self.url) if self._guard is None else None
         self._timeouts = (
             aiohttp.ClientTimeout(total=None, connect=self._connect),
             aiohttp.ClientTimeout(total=None, connect=self._connect, sock_read=_SILENCE),
         )
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE, ssl=_tls()),
+            connector=aiohttp.TCPConnector(
+                limit=0,
+                keepalive_timeout=_KEEP_ALIVE,
+                ssl=_tls(),
+                socket_factory=None if self._guard is None else partial(_guarded, self._guard),
+            ),
             cookie_jar=_cookie_jar(),
             timeout=aiohttp.ClientTimeout(total=None),
             headers={"User-Agent": "centuria"},
@@ -190,6 +204,15 @@ class Sender:
                     await session.close()
             except TimeoutError:
                 pass  # the sockets are closed; only their last words were waited for
+
+
+def _guarded(guard: Guard, info: tuple[Any, ...]) -> socket.socket:
+    """A socket for the address that a connection is about to be made to. Raises `OSError`."""
+    family, kind, protocol, _, address = info
+    why = guard(str(address[0]))
+    if why:
+        raise PermissionError(errno.EACCES, f"connections there are refused: {why}")
+    return socket.socket(family, kind, protocol)
 
 
 class _PlainAnswer:
