@@ -66,7 +66,7 @@ def identity(request: ChatRequest) -> str:
 
     Not of the model, the tools on offer or `max_tokens`: a run that is resumed with others keeps what it paid for.
     """
-    return _dump([_message(message) for message in request.messages])
+    return _dump([written_message(message) for message in request.messages])
 
 
 def authorization(endpoint: Endpoint) -> dict[str, str]:
@@ -105,7 +105,8 @@ def _without_nul(value: Any) -> Any:
     return value
 
 
-def _message(message: Message) -> dict[str, Any]:
+def written_message(message: Message) -> dict[str, Any]:
+    """A message as chat completions have it. Arguments that are no JSON object travel inside one."""
     body: dict[str, Any] = {"role": message.role}
     if message.role == "tool":
         body["tool_call_id"] = message.tool_call_id or ""

@@ -22,6 +22,7 @@ from centuria.gateway.tools.calls import Invocation
 from centuria.gateway.tools.headers import agent_of, header, priority_of
 from centuria.gateway.tools.manifest import Registered, check_url, entries_of, read_entry
 from centuria.gateway.tools.service import Chosen, ToolService
+from centuria.gateway.tools.turn import shortened
 from centuria.gateway.web import Reply, Request, Route
 from centuria.messages import safe_text
 from centuria.ports import HostedTool
@@ -180,12 +181,3 @@ def _said(done: Invocation) -> dict[str, Any]:
         "queued_ms": round(done.queued_ms, 3),
         "ran_ms": round(done.ran_ms, 3),
     }
-
-
-def shortened(text: str, most: int) -> str:
-    """The head and the tail of a text that is too long, and a remark between them."""
-    if len(text) <= most:
-        return text
-    head = most * 2 // 3
-    tail = len(text) - (most - head)
-    return f"{text[:head]}\n\n[{tail - head:,} of {len(text):,} characters are left out here]\n\n{text[tail:]}"
