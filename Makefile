@@ -14,7 +14,7 @@ help:
 	@echo "make test         lint, types, architecture and all tests (installs the MCP servers that they run)"
 	@echo "make test-system  the tests that need Debian packages (a browser); installs them"
 	@echo "make check        ruff, mypy, import-linter"
-	@echo "make bench        measure beside a bare aiohttp loop (needs g++)"
+	@echo "make bench        measure beside a bare aiohttp loop, and gateways side by side (needs g++)"
 
 demo: $(VENV)/.runtime
 	@$(BIN)/centuria run examples/market-reports/job.toml --rehearse
@@ -34,7 +34,7 @@ test-system: $(VENV)/.dev
 	@$(BIN)/python -m pytest tests/system --system
 
 bench: $(VENV)/.dev
-	@$(BIN)/python bench/run.py
+	@first=0; $(BIN)/python bench/run.py || first=$$?; $(BIN)/python bench/gateways.py --peers && exit $$first
 
 clean:
 	rm -rf $(VENV) bench/build tests/node/node_modules tests/servers/.venv

@@ -1,9 +1,9 @@
 """Gateways side by side: Centuria's with everything on, a bare ASGI proxy, and LiteLLM's and Portkey's.
 
-Each is one process (with its children) on one core; the mock upstream and the load are on the other. run.py uses
-`compare`, `judge` and `table`; by itself:
-
+Each is one process (with its children) on one core; the mock upstream and the load are on the other.
     python bench/gateways.py [--rounds 3] [--peers]
+
+Exit codes: 0 every target is met, 1 one is missed, 2 it could not be measured.
 """
 
 from __future__ import annotations
@@ -380,16 +380,27 @@ def table(rows: Sequence[GatewayRow], remarks: Sequence[str]) -> list[str]:
     return lines + [f"  {remark}" for remark in remarks]
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--rounds", type=int, default=3)
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="bench/gateways.py", description="Gateways side by side, each on one core.")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of which the medians are taken (default 3)")
     parser.add_argument("--peers", action="store_true", help="LiteLLM and Portkey too (installs them once)")
-    given = parser.parse_args()
-    from run import build_mock
+    options = parser.parse_args()
+    from run import CannotMeasure, build_mock
 
-    measured, told = compare(
-        str(build_mock()), given.rounds, lambda text: print(text, file=sys.stderr, flush=True), peers=given.peers
-    )
-    print("\n".join(table(measured, told)))
-    for what, value, wanted, met in judge(measured):
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    try:
+        rows, remarks = compare(str(build_mock()), options.rounds, say, peers=options.peers)
+    except (CannotMeasure, Failed) as error:
+        say(f"bench: {error}")
+        return 2
+    targets = judge(rows)
+    print("\n".join(table(rows, remarks)))
+    for what, value, wanted, met in targets:
         print(f"  {'ok ' if met else 'NOT'}  {what}: {value} (wanted {wanted})")
+    return 0 if all(met for *_, met in targets) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
