@@ -203,10 +203,7 @@ def prepare(
     tape = tape or Tape()
     if tape.replay is not None and rehearse:
         raise ConfigurationError("A replay cannot be a rehearsal too.", remedy="Give --replay or --rehearse.")
-    if any(task.id == MERGE for task in loaded.job.tasks):
-        raise ConfigurationError(
-            f"A task cannot have the id {MERGE!r}.", remedy="It names the merge itself: choose another."
-        )
+    check_no_merge(loaded.job)
     if tape.replay is not None:
         endpoint, price, remark, rehearse = _as_recorded(tape.replay, loaded.job, loaded.model, loaded.prices)
     else:
@@ -226,6 +223,14 @@ def prepare(
         account=account_limits(loaded.job.limits, endpoint.provider),
         confidential=_confidential(env),
     )
+
+
+def check_no_merge(job: Job) -> None:
+    """Raises `ConfigurationError` where a task has the id of the merge."""
+    if any(task.id == MERGE for task in job.tasks):
+        raise ConfigurationError(
+            f"A task cannot have the id {MERGE!r}.", remedy="It names the merge itself: choose another."
+        )
 
 
 def _absolute(path: Path | None) -> str | None:

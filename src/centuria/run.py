@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from random import random
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from centuria.admission import Money, Purse, Slots
 from centuria.core.graph import TaskGraph
@@ -36,7 +36,7 @@ from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
 from centuria.orchestrator import Orchestrator
-from centuria.ports import Model, ToolHost, Transport
+from centuria.ports import Model, ServerState, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
 from centuria.settings import MERGE, Endpoint, Job
@@ -49,13 +49,26 @@ from centuria.views.report import report
 _COMMAND_POLL = 0.5
 
 
+@runtime_checkable
+class Announcing(Protocol):
+    """A tool host that tells of servers, or replicas of them, that come up or go down."""
+
+    on_change: Callable[[ServerState], None] | None
+
+
 class Run:
-    """One run of one job. `execute` it once; `stream` and `cancel` work from the moment it has begun."""
+    """One run of one job. `execute` it once; `stream` and `cancel` work from the moment it has begun.
+
+    `transport` takes its requests to the model in place of HTTP, and is closed at its end; `host` has its tools in
+    place of servers of its own, and is others' to close.
+    """
 
     def __init__(
         self,
         launch: Launch,
         *,
+        transport: Transport | None = None,
+        host: ToolHost | None = None,
         purse: Purse | None = None,
         wall: Callable[[], float] = time.time,
         dice: Callable[[], float] = random,
@@ -66,6 +79,8 @@ class Run:
         self.stream: Stream | None = None
         #: A resume that finds nothing to do: it starts no server, and only puts the folder in order.
         self.idle = False
+        self._given_transport = transport
+        self._given_host = host
         self._wall = wall
         self._dice = dice
         self._orchestrator: Orchestrator | None = None
@@ -151,7 +166,7 @@ class Run:
                 stack.push_async_callback(journal.aclose)
                 seq = cores.restore(journal)
                 self.idle = seq > 0 and plan_resume(launch.job, cores.graph, cores.calls, only=launch.resume.only).empty
-            host = await self._start_servers(stack, cores.graph)
+            host = self._given_host or await self._start_servers(stack, cores.graph)
             if launch.resume is None:  # after them: a run that cannot start leaves no folder
                 launch.folder.create()
                 journal = SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
@@ -169,9 +184,10 @@ class Run:
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
             if self._cancelled:
                 orchestrator.cancel(cause=self._cancelled)
-            host.on_change = kit.tools.server_changed
             stack.callback(kit.tools.close)
-            stack.callback(_deafen, host)
+            if isinstance(host, Announcing):
+                host.on_change = kit.tools.server_changed
+                stack.callback(_deafen, host)
             merged = await self._work(orchestrator)
             await self._end_recording(transport, stream)
             return await self._finish(orchestrator, kit, merged, cores.unwritten)
@@ -199,7 +215,9 @@ class Run:
         """Where requests go, and the recorder before it. Raises `ConfigurationError` for its files."""
         launch, tape = self.launch, self.launch.tape
         inner: Transport
-        if tape.replay is not None:
+        if self._given_transport is not None:
+            inner = self._given_transport
+        elif tape.replay is not None:
             inner = ReplayTransport(Recording(tape.replay), paced=tape.paced)
         elif launch.rehearse:
             inner = RehearsalTransport(launch.job.rehearsal, self._variables, self._schema)
@@ -384,7 +402,7 @@ def rows_of(job: Job, graph: TaskGraph) -> Callable[[str], Mapping[str, Any]]:
     return row
 
 
-def _deafen(host: McpToolHost) -> None:
+def _deafen(host: Announcing) -> None:
     """Servers that are stopped at the end of a run are no news."""
     host.on_change = None
 

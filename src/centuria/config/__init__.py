@@ -6,7 +6,16 @@ Everything is checked before a request is sent or a cent is spent; each error is
 from centuria.config.accounts import account_limits
 from centuria.config.candidates import Contender, contenders, pinned, reference_of
 from centuria.config.doctor import Finding, check_price, diagnose
-from centuria.config.job import GOAL, SUMMARY_NAMES, LoadedJob, job_from_goal, job_from_prompt, load_job, overridden
+from centuria.config.job import (
+    GOAL,
+    SUMMARY_NAMES,
+    LoadedJob,
+    job_from_goal,
+    job_from_prompt,
+    job_from_tasks,
+    load_job,
+    overridden,
+)
 from centuria.config.mcp_json import read_mcp_json
 from centuria.config.overrides import Overrides
 from centuria.config.presets import PRESETS, Preset
@@ -36,6 +45,7 @@ __all__ = [
     "diagnose",
     "job_from_goal",
     "job_from_prompt",
+    "job_from_tasks",
     "job_schema",
     "load_job",
     "load_schema",

@@ -134,6 +134,14 @@ def job_from_goal(
     return _load(raw, scope, overrides or Overrides(), default_name=name)
 
 
+def job_from_tasks(
+    tasks: Sequence[Mapping[str, Any]], *, system: str | None = None, name: str = "tasks", overrides: Overrides
+) -> LoadedJob:
+    """The tasks of a job file's `[[task]]`s, with their fields; no environment is looked at. Raises `JobError`."""
+    raw: dict[str, Any] = {"job": {} if system is None else {"system": system}, "task": list(tasks)}
+    return _load(raw, _Scope("", Path.cwd(), {}), overrides, default_name=name)
+
+
 def overridden(job: Job, choice: ModelChoice, overrides: Overrides) -> tuple[Job, ModelChoice]:
     """A job that was read before, with the model and the limits that flags or the API say now.
 

@@ -54,6 +54,9 @@ class CallRow:
 _CALLS = f"SELECT {', '.join(f.name for f in fields(CallRow))} FROM calls"  # noqa: S608
 # As bytes: what is damaged need not be text, and what is whole need not be decoded twice.
 _OUTCOMES = "SELECT seq, r.at, CAST(r.event AS BLOB) FROM outcomes JOIN records r USING (seq) ORDER BY seq"
+_ABOUT = """SELECT r.seq, r.at, CAST(r.event AS BLOB) FROM facts f JOIN records r USING (seq)
+WHERE f.kind IN ('task_added', 'task_reset', 'task_ended', 'call_opened', 'call_closed')
+AND coalesce(json_extract(f.event, '$.task'), json_extract(f.event, '$.key.task')) = ? ORDER BY r.seq"""
 _RECORDS = "SELECT seq, at, CAST(event AS BLOB) FROM records WHERE seq > ? ORDER BY seq LIMIT ?"
 
 
@@ -131,6 +134,10 @@ class JournalReader:
         if task is None:
             return [CallRow(*row) for row in self._query(f"{_CALLS} ORDER BY seq")]
         return [CallRow(*row) for row in self._query(f"{_CALLS} WHERE task = ? ORDER BY seq", task)]
+
+    def about(self, task: str) -> list[Record]:
+        """What one task is, how it ended, and its calls: its records of these kinds, in order."""
+        return [_decoded(*row) for row in self._query(_ABOUT, task)]
 
     def close(self) -> None:
         self._connection.close()

@@ -105,7 +105,8 @@ def _times(sample: Sample) -> dict[str, float | int | None]:
     }
 
 
-def _tokens(usage: Tokens) -> dict[str, int]:
+def tokens(usage: Tokens) -> dict[str, int]:
+    """Tokens as JSON values."""
     return {
         "prompt": usage.prompt,
         "cached": usage.cached,
@@ -146,7 +147,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
             "loss": usd(money.loss),
             "phases": {phase: usd(amount) for phase, amount in money.phases.items()},
         },
-        "tokens": _tokens(progress.usage),
+        "tokens": tokens(progress.usage),
         "parallelism": progress.parallelism(),
         "steps": {"critical": steps.critical, "serial": steps.serial, "parallelism": steps.parallelism},
         "paused": [task for task in progress.paused if task is not None],
@@ -165,7 +166,7 @@ def as_json(progress: Progress) -> dict[str, Any]:
                 "calls": row.opened,
                 "ends": dict(row.ends),
                 "cost": usd(row.cost),
-                "tokens": _tokens(row.usage),
+                "tokens": tokens(row.usage),
                 "first_token": _times(row.first_token),
                 "total": _times(row.total),
             }
@@ -247,7 +248,7 @@ def _task(row: TaskRow) -> dict[str, Any]:
         "repairs": row.repairs,
         "cost": usd(row.cost),
         "held": usd(row.held),
-        "tokens": _tokens(row.usage),
+        "tokens": tokens(row.usage),
         "waited": row.waited,
         "started_at": row.started_at,
         "ended_at": row.ended_at,

@@ -1,0 +1,150 @@
+"""A swarm's facts over SSE: each exactly once and in order, from wherever its reader is, and text as it comes.
+
+A fact is sent once it is durable, so that its number means the same after a crash. What a reader was too slow for is
+read from the journal instead of being held for it; pieces of text are lost to it, and an event `gap` says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from itertools import islice
+from pathlib import Path
+
+from centuria.core.progress import Progress
+from centuria.errors import JournalError
+from centuria.events import Record
+from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.work import Work
+from centuria.journal import JournalReader
+from centuria.stream import Feed, Gap, Item, Stream, Subscription
+from centuria.views.lines import line
+
+#: Items that are held for one reader; facts in one piece; seconds of silence until a comment is sent.
+BOUND, BATCH = 2_000, 200
+HEARTBEAT = 15.0
+_BEAT = b": still here\n\n"
+#: Milliseconds after which a browser comes back by itself.
+_RETRY = b"retry: 2000\n\n"
+
+
+async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> AsyncGenerator[bytes]:
+    """The events of a swarm that works, from number `after` on, until it does not any more."""
+    yield _RETRY
+    while not work.begun.is_set():
+        try:
+            async with asyncio.timeout(heartbeat):
+                await work.begun.wait()
+        except TimeoutError:
+            yield _BEAT
+    stream = work.stream
+    if stream is not None:
+        async with aclosing(_follow(work, stream, after, heartbeat)) as chunks:
+            async for chunk in chunks:
+                yield chunk
+    await work.over.wait()
+    yield _end(work.kept, interrupted=work.interrupted)
+
+
+async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> AsyncGenerator[bytes]:
+    """The events of a swarm that does not work."""
+    yield _RETRY
+    async with aclosing(_from_journal(journal, Feed(progress), after, progress.seq)) as chunks:
+        async for chunk, _ in chunks:
+            yield chunk
+    yield _end(kept, interrupted=not kept.ended)
+
+
+async def _follow(work: Work, stream: Stream, after: int, heartbeat: float) -> AsyncGenerator[bytes]:
+    journal = work.run.launch.folder.journal
+    items = stream.subscribe(bound=BOUND)
+    last, missed = after, stream.seq
+    try:
+        while True:
+            if missed > last:
+                await stream.durable(missed)
+                async with aclosing(_from_journal(journal, stream, last, missed)) as chunks:
+                    async for chunk, _ in chunks:
+                        yield chunk
+                last = missed
+            batch = await _some(items, heartbeat)
+            if batch is None:
+                return
+            chunk, last = await _told(batch, stream, last)
+            yield chunk if batch else _BEAT
+            if batch and isinstance(batch[-1], Gap):
+                missed = batch[-1].seq
+    except JournalError:
+        return  # it ends the swarm too, which says why
+    finally:
+        stream.unsubscribe(items)
+
+
+async def _some(items: Subscription, heartbeat: float) -> list[Item] | None:
+    """What there is for the reader, up to the next gap; nothing after so many seconds, None at the end."""
+    batch: list[Item] = []
+    try:
+        async with asyncio.timeout(heartbeat):
+            batch.append(await anext(items))
+    except TimeoutError:
+        return batch
+    except StopAsyncIteration:
+        return None
+    while items.waiting and len(batch) < BATCH and not isinstance(batch[-1], Gap):
+        batch.append(await anext(items))
+    return batch
+
+
+async def _told(batch: list[Item], stream: Stream, last: int) -> tuple[bytes, int]:
+    """What of it comes after number `last`, once it is durable, and the number of the last fact then."""
+    fresh = [item for item in batch if not isinstance(item, Record) or item.seq > last]
+    last = max([item.seq for item in fresh if isinstance(item, Record)], default=last)
+    if last:
+        await stream.durable(min(last, stream.seq))
+    return b"".join(_event(item, stream) for item in fresh), last
+
+
+async def _from_journal(journal: Path, feed: Feed, after: int, until: int) -> AsyncGenerator[tuple[bytes, int]]:
+    """The facts after one number, up to another, in pieces, each with the number of its last one."""
+    reader = await asyncio.to_thread(JournalReader, journal)
+    try:
+        records = reader.records(after=after)
+
+        def some() -> tuple[bytes, int]:
+            found = [record for record in islice(records, BATCH) if record.seq <= until]
+            return b"".join(_event(record, feed) for record in found), found[-1].seq if found else until
+
+        last = after
+        while last < until:
+            chunk, last = await _in_thread(some)
+            if chunk:
+                yield chunk, last
+    finally:
+        reader.close()
+
+
+async def _in_thread(work: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]:
+    """A thread's work, to its end even where nobody waits for it any more: it uses what is closed afterwards."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise
+
+
+def _event(item: Item, feed: Feed) -> bytes:
+    data = line(item, feed)
+    if isinstance(item, Record):
+        return f"id: {item.seq}\nevent: {item.event.kind}\ndata: {data}\n".encode()
+    kind = "gap" if isinstance(item, Gap) else item.kind
+    return f"event: {kind}\ndata: {data}\n".encode()
+
+
+def _end(kept: Kept, *, interrupted: bool) -> bytes:
+    """The last event. After an interruption its reader comes back with the number of the last fact."""
+    status = "interrupted" if interrupted else kept.status
+    data = json.dumps({"kind": "end", "id": kept.id, "status": status, "cause": kept.cause})
+    return f"event: {'interrupted' if interrupted else 'end'}\ndata: {data}\n\n".encode()

@@ -1,0 +1,134 @@
+"""What outlives the process: a document for each swarm in the store, and the folder of its run.
+
+A swarm that has not come to its end has a second, empty document of kind `OPEN`: that is how the next start finds it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import secrets
+from dataclasses import asdict, dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from centuria.errors import ConfigurationError
+from centuria.folder import RunFolder
+from centuria.gateway.ports import Document, Key
+from centuria.messages import Pico
+
+KIND, OPEN = "swarm", "swarm-open"
+_ID = re.compile(r"swarm-[0-9a-f]{24}")
+
+
+def new_id() -> str:
+    return f"swarm-{secrets.token_hex(12)}"
+
+
+def id_for(owner: str, idempotency: str) -> str:
+    """The one swarm that this owner's requests with this `Idempotency-Key` are for."""
+    return "swarm-" + sha256(f"{owner}\n{idempotency}".encode()).hexdigest()[:24]
+
+
+def is_id(id: str) -> bool:
+    """Whether this may be a swarm's id: only then is it looked for, and never used as a path otherwise."""
+    return _ID.fullmatch(id) is not None
+
+
+def digest_of(value: Any) -> str:
+    """What tells one body from another, however it is spaced and ordered."""
+    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """One swarm, as its document has it. `request` is the checked body, `place` the folder of runs that it lives in.
+
+    `budget` is its cap (None: none). `status` is "running" until it has ended; then also `cost`, `held`, `tasks` and
+    `ok` are there. Money in pico-dollars, times in seconds since 1970.
+    """
+
+    id: str
+    key: Key
+    request: dict[str, Any]
+    model: str
+    budget: Pico | None
+    digest: str
+    place: str
+    at: float
+    status: str = "running"
+    cause: str = ""
+    ended_at: float | None = None
+    cost: Pico = 0
+    held: Pico = 0
+    tasks: int = 0
+    ok: int = 0
+
+    @property
+    def ended(self) -> bool:
+        return self.status != "running"
+
+    def document(self) -> Document:
+        fields = asdict(self)
+        for name in ("models", "tools"):
+            fields["key"][name] = None if fields["key"][name] is None else sorted(fields["key"][name])
+        return Document(self.id, json.dumps(fields, ensure_ascii=False), self.at)
+
+    @classmethod
+    def read(cls, document: Document) -> Kept:
+        fields = json.loads(document.body)
+        key = fields.pop("key")
+        for name in ("models", "tools"):
+            key[name] = None if key[name] is None else frozenset(key[name])
+        return cls(key=Key(**key), **fields)
+
+    def for_key(self, key: Key) -> Kept:
+        """The same, for its key as it is now."""
+        return replace(self, key=key)
+
+
+class Place:
+    """The folder of all runs: one gateway's at a time. `id` tells it from those of other machines."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._handle: int | None = None
+        self.id = ""
+
+    def take(self) -> None:
+        """Hold it until `leave`. Raises `ConfigurationError` where it cannot be made, or another gateway has it."""
+        path = self._root / ".gateway"
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.id = os.read(self._handle, 100).decode("ascii", "replace")
+            if not re.fullmatch("[0-9a-f]{16}", self.id):
+                self.id = secrets.token_hex(8)
+                os.ftruncate(self._handle, 0)
+                os.pwrite(self._handle, self.id.encode(), 0)
+                os.fsync(self._handle)
+        except BlockingIOError:
+            self.leave()
+            raise ConfigurationError(
+                f"Another gateway works in the folder of runs {self._root}.", remedy="Give each a folder of its own."
+            ) from None
+        except OSError as error:
+            self.leave()
+            raise ConfigurationError(
+                f"The folder of runs {self._root} cannot be used: {error.strerror}.", remedy="Choose another."
+            ) from None
+
+    def leave(self) -> None:
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def folder(self, swarm: str) -> RunFolder:
+        """The folder of a swarm's run. Raises `ValueError` for what is no id of ours."""
+        if not is_id(swarm):
+            raise ValueError("not the id of a swarm")
+        return RunFolder(self._root / swarm)

@@ -1,0 +1,264 @@
+"""The addresses of swarms. Each is looked up by its owner: a stranger's is not there. See docs/swarms.md."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from centuria.errors import JournalError
+from centuria.gateway.ports import Key
+from centuria.gateway.problems import bad_request, not_found, unavailable
+from centuria.gateway.swarms import events
+from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.past import Past, conversation, result_of
+from centuria.gateway.swarms.running import Swarms
+from centuria.gateway.swarms.told import ROOT, brief, links, snapshot
+from centuria.gateway.swarms.wanted import priority
+from centuria.gateway.swarms.work import Work, conflict, not_running
+from centuria.gateway.web import Reply, Request, Route, Streaming
+from centuria.messages import DOLLAR
+
+_MOST_LISTED, _MOST_SEQ = 1_000, 2**53
+_NAME = 300
+#: What a result has of a snapshot.
+_RESULT = (
+    *("id", "object", "name", "model", "status", "cause", "census", "unfinished", "tasks", "ok"),
+    *("cost_usd", "held_usd", "budget_usd", "tokens", "seconds", "created_at", "ended_at"),
+)
+
+
+class SwarmService(Swarms):
+    """All swarms of the gateway, and their addresses. An async context manager."""
+
+    def routes(self) -> list[Route]:
+        one, agent = f"{ROOT}/{{id}}", f"{ROOT}/{{id}}/agents/{{agent}}"
+        return [
+            Route("POST", f"{ROOT}/spawn", self._spawn),
+            Route("GET", ROOT, self._list),
+            Route("GET", one, self._get),
+            Route("GET", f"{one}/events", self._events),
+            Route("GET", f"{one}/result", self._result),
+            Route("GET", agent, self._agent),
+            *(
+                Route("POST", f"{place}/{name}", self._steer(act))
+                for place in (one, agent)
+                for name, act in (("cancel", _cancel), ("pause", _pause), ("go-on", _go_on))
+            ),
+            Route("POST", f"{agent}/retry", self._steer(_retry)),
+            Route("POST", f"{agent}/priority", self._steer(_set_priority)),
+            Route("POST", f"{one}/limits", self._steer(_set_limit)),
+            Route("POST", f"{one}/approve", self._steer(_approve)),
+        ]
+
+    async def run_swarm(self, key: Key, arguments: Any) -> str:
+        """A whole swarm as one call: its merged answer, and a line about what did not go well. `arguments` as the body
+        of `spawn`. Whoever gives the call up cancels the swarm. Raises `Problem` for what cannot be begun."""
+        if isinstance(arguments, dict):
+            arguments = {name: item for name, item in arguments.items() if name != "stream"}
+        kept = await self.spawn(key, arguments)
+        work = self.working(kept.id)
+        if work is not None:
+            try:
+                await work.over.wait()
+            except asyncio.CancelledError:
+                if not work.over.is_set():
+                    work.cancel(None, "its caller gave it up")
+                raise
+            kept = work.kept
+        if not kept.ended:
+            raise unavailable(f"The gateway stops; the swarm {kept.id} goes on when it is back.")
+        answer: str = (await self._read(result_of, self.folder(kept.id)))[0]
+        if kept.status == "ok":
+            return answer
+        said = f"The swarm {kept.id} ended as {kept.status}: {kept.cause}. {kept.ok} of {kept.tasks} tasks are ok."
+        return f"{said}\n\n{answer}" if answer else said
+
+    # -- looking ------------------------------------------------------------------------------------------------------
+
+    async def _spawn(self, request: Request) -> Reply | Streaming:
+        value = request.json()
+        kept = await self.spawn(request.key, value, idempotency=_idempotency(request.headers))
+        headers = {"Location": f"{ROOT}/{kept.id}", "x-centuria-swarm": kept.id}
+        if value.get("stream") is True:
+            return await self._stream(kept, 0, headers)
+        status = self.status(kept)
+        body: dict[str, Any] = {"id": kept.id, "object": "swarm", "status": status, "model": kept.model}
+        body |= {"budget_usd": None if kept.budget is None else kept.budget / DOLLAR, "links": links(kept.id)}
+        return Reply.of(body, 202, headers)
+
+    async def _list(self, request: Request) -> Reply:
+        limit = _number(request.query.get("limit", "20"), "limit", 1, _MOST_LISTED)
+        everyone = request.key.admin and request.query.get("all") == "true"
+        found = await self.listed(None if everyone else request.key.id, limit)
+        data = []
+        for kept in found:
+            work = self.working(kept.id)
+            told = brief(kept, self.status(kept), work.progress if work is not None else None)
+            data.append(told | {"key": kept.key.name} if everyone else told)
+        return Reply.of({"object": "list", "data": data})
+
+    async def _get(self, request: Request) -> Reply:
+        kept = await self.find(request)
+        work = self.working(kept.id)
+        progress = work.progress if work is not None else None
+        if work is None:
+            past = await self.past(kept)
+            progress = past.progress if past is not None else None
+        return Reply.of(snapshot(kept, self.status(kept), progress))
+
+    async def _events(self, request: Request) -> Streaming:
+        kept = await self.find(request)
+        after = request.headers.get("last-event-id") or request.query.get("after", "0")
+        return await self._stream(kept, _number(after, "Last-Event-ID", 0, _MOST_SEQ), {})
+
+    async def _stream(self, kept: Kept, after: int, headers: Mapping[str, str]) -> Streaming:
+        work = self.working(kept.id)
+        if work is not None:
+            return Streaming(events.live(work, after), headers=headers)
+        past = await self._past_of(kept)
+        return Streaming(events.past(kept, past.folder.journal, past.progress, after), headers=headers)
+
+    async def _result(self, request: Request) -> Reply:
+        kept = await self.find(request)
+        if not kept.ended:
+            raise conflict(
+                "The swarm has not ended, so it has no result yet.",
+                code="swarm_running",
+                remedy="Follow its events, or ask again later.",
+            )
+        answer, outcomes = await self._read(result_of, self.folder(kept.id))
+        work, past = self.working(kept.id), None
+        if work is None:
+            past = await self.past(kept)
+        progress = work.progress if work is not None else past.progress if past is not None else None
+        told = snapshot(kept, kept.status, progress)
+        body = {part: told[part] for part in _RESULT if part in told}
+        return Reply.of(body | {"answer": answer, "outcomes": outcomes})
+
+    async def _agent(self, request: Request) -> Reply:
+        kept, agent = await self.find(request), request.parts["agent"]
+        work = self.working(kept.id)
+        told = None
+        if work is not None and work.stream is not None:
+            await work.stream.durable()
+        if self.folder(kept.id).journal.is_file():
+            told = await self._read(conversation, self.folder(kept.id), kept, agent)
+        if told is None:
+            raise not_found("The swarm has no such agent.")
+        return Reply.of(told)
+
+    # -- steering -----------------------------------------------------------------------------------------------------
+
+    def _steer(self, act: Callable[[Work, Request], Mapping[str, Any]]) -> Any:
+        async def handler(request: Request) -> Reply:
+            kept = await self.find(request)
+            work = self.working(kept.id)
+            if work is None:
+                past = await self.past(kept)
+                agent = request.parts.get("agent")
+                if agent is not None and (past is None or agent not in past.progress.tasks):
+                    raise not_found("The swarm has no such agent.")
+                raise not_running(kept)
+            done = act(work, request)
+            return Reply.of({"id": kept.id, "status": self.status(work.kept), **done}, 202)
+
+        return handler
+
+    async def _past_of(self, kept: Kept) -> Past:
+        past = await self.past(kept)
+        if past is None:
+            raise not_found("Nothing is kept of this swarm here.")
+        return past
+
+    async def _read(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except (OSError, ValueError, JournalError) as error:
+            said = str(error) if isinstance(error, JournalError) else type(error).__name__
+            raise unavailable(f"What the swarm left cannot be read. {said}") from None
+
+
+# -- what may be done ---------------------------------------------------------------------------------------------
+
+
+def _cancel(work: Work, request: Request) -> Mapping[str, Any]:
+    _body(request, ())
+    work.cancel(request.parts.get("agent"), "cancelled by its owner")
+    return _of(request)
+
+
+def _pause(work: Work, request: Request) -> Mapping[str, Any]:
+    _body(request, ())
+    work.pause(request.parts.get("agent"))
+    return _of(request) | {"paused": True}
+
+
+def _go_on(work: Work, request: Request) -> Mapping[str, Any]:
+    _body(request, ())
+    work.go_on(request.parts.get("agent"))
+    return _of(request) | {"paused": False}
+
+
+def _retry(work: Work, request: Request) -> Mapping[str, Any]:
+    _body(request, ())
+    work.retry(request.parts["agent"])
+    return _of(request)
+
+
+def _set_priority(work: Work, request: Request) -> Mapping[str, Any]:
+    number = priority(_body(request, ("priority",)).get("priority"))
+    work.set_priority(request.parts["agent"], number)
+    return _of(request) | {"priority": number}
+
+
+def _set_limit(work: Work, request: Request) -> Mapping[str, Any]:
+    body = _body(request, ("resource", "limit"))
+    resource, limit = body.get("resource"), body.get("limit")
+    if not isinstance(resource, str) or len(resource) > _NAME:
+        raise bad_request("`resource` must be a name such as server:web.", param="resource")
+    if isinstance(limit, bool) or not isinstance(limit, int):
+        raise bad_request("`limit` must be a whole number; 0 is a pause.", param="limit")
+    work.set_limit(resource, limit)
+    return {"resource": resource, "limit": limit}
+
+
+def _approve(work: Work, request: Request) -> Mapping[str, Any]:
+    body = _body(request, ("call", "yes"))
+    call, yes = body.get("call"), body.get("yes", True)
+    if not isinstance(yes, bool) or not (call is None or isinstance(call, str)):
+        raise bad_request("`call` must be text, and `yes` true or false.", param="call")
+    return {"answered": work.approve(call, yes=yes), "yes": yes}
+
+
+def _of(request: Request) -> dict[str, Any]:
+    return {"agent": request.parts["agent"]} if "agent" in request.parts else {}
+
+
+def _body(request: Request, known: tuple[str, ...]) -> Mapping[str, Any]:
+    """The body, which may be empty where nothing has to be said. Raises `Problem` (400)."""
+    if not request.body.strip() and not known:
+        return {}
+    body = request.json()
+    if not isinstance(body, dict):
+        raise bad_request("The body must be a JSON object.")
+    for name in body:
+        if name not in known:
+            said = f"It has: {', '.join(known)}." if known else "Send none."
+            raise bad_request("The body has a field that is not known here.", param=name[:_NAME], remedy=said)
+    return body
+
+
+def _idempotency(headers: Mapping[str, str]) -> str | None:
+    value = headers.get("idempotency-key")
+    if value is None:
+        return None
+    if not value or len(value) > 255 or not value.isprintable():
+        raise bad_request("`Idempotency-Key` must have 1 to 255 plain characters.", param="Idempotency-Key")
+    return value
+
+
+def _number(text: str, param: str, least: int, most: int) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 16 or not least <= int(text) <= most:
+        raise bad_request(f"`{param}` must be a whole number from {least:,} to {most:,}.", param=param)
+    return int(text)

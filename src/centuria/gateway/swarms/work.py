@@ -1,0 +1,154 @@
+"""One swarm at work: its run, and what its owner may do with it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+from centuria.core.progress import Progress
+from centuria.errors import CenturiaError, ConfigurationError, JournalError, first_of
+from centuria.events import Notice
+from centuria.gateway.problems import Problem, bad_request, not_found
+from centuria.gateway.swarms.kept import Kept
+from centuria.messages import Status
+from centuria.run import Run
+from centuria.stream import Stream
+
+_STOPPING = "The gateway stops; the swarm goes on from here when it is back."
+
+
+class Work:
+    """`kept` is what its document says; `begun` is set once there is a stream, `over` once nothing more happens."""
+
+    def __init__(self, kept: Kept, run: Run) -> None:
+        self.kept = kept
+        self.run = run
+        self.begun = asyncio.Event()
+        self.over = asyncio.Event()
+        self.interrupted = False
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def stream(self) -> Stream | None:
+        return self.run.stream
+
+    @property
+    def progress(self) -> Progress | None:
+        return None if self.run.stream is None else self.run.stream.progress
+
+    async def perform(self, now: Callable[[], float]) -> None:
+        """The run, to its end or to its interruption. Whatever goes wrong here is this swarm's alone."""
+        self._task = asyncio.current_task()
+        if self.interrupted:
+            self.over.set()
+            return
+        try:
+            report = await self.run.execute(begun=lambda stream: self.begun.set())
+            self._conclude(report.status, report.cause, now())
+        except asyncio.CancelledError:
+            if not self.interrupted:
+                raise
+        except Exception as caught:  # the edge: the other swarms go on
+            error = first_of(caught)
+            known = isinstance(error, CenturiaError)
+            cause = str(error) if known else f"An error in the gateway ended it ({type(error).__name__})."
+            self._conclude("failed", cause, now())
+            if not known:
+                raise
+        finally:
+            self.over.set()
+            self.begun.set()
+
+    def _conclude(self, status: str, cause: str, at: float) -> None:
+        self.kept = concluded(self.kept, self.progress, status, cause, at)
+
+    def interrupt(self, *, again: bool = False) -> None:
+        """Stop in order, without an outcome for what has none: the next start goes on from here."""
+        if (self.interrupted and not again) or self.over.is_set():
+            return
+        self.interrupted = True
+        if not again and self.stream is not None and self.kept.status == "running":
+            try:
+                self.stream.publish(Notice(_STOPPING))
+            except JournalError:
+                pass  # then there is nothing to go on with but what is kept
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- steering: each raises `Problem` where it cannot be done ------------------------------------------------------
+
+    def cancel(self, agent: str | None, cause: str) -> None:
+        with self._steered(agent):
+            self.run.cancel(agent, cause=cause)
+
+    def pause(self, agent: str | None) -> None:
+        with self._steered(agent):
+            self.run.pause(agent)
+
+    def go_on(self, agent: str | None) -> None:
+        with self._steered(agent):
+            self.run.go_on(agent)
+
+    def retry(self, agent: str) -> None:
+        with self._steered(agent):
+            self.run.retry(agent)
+
+    def set_priority(self, agent: str, priority: int) -> None:
+        with self._steered(agent):
+            self.run.set_priority(agent, priority)
+
+    def set_limit(self, resource: str, limit: int) -> None:
+        with self._steered(None, otherwise=400):
+            self.run.set_limit(resource, limit, reason="set by its owner")
+
+    def approve(self, call: str | None, *, yes: bool) -> int:
+        with self._steered(None):
+            return self.run.approve(call, yes=yes)
+
+    @contextmanager
+    def _steered(self, agent: str | None, otherwise: int = 409) -> Any:
+        if self.over.is_set():
+            raise not_running(self.kept)
+        if agent is not None and (self.progress is None or agent not in self.progress.tasks):
+            raise not_found("The swarm has no such agent.")
+        try:
+            yield
+        except ConfigurationError as error:
+            if otherwise == 400 and self.begun.is_set():
+                raise bad_request(error.message, remedy=error.remedy) from None
+            raise conflict(error.message, remedy=error.remedy) from None
+
+
+def concluded(kept: Kept, progress: Progress | None, status: str, cause: str, at: float) -> Kept:
+    """A swarm's record at its end."""
+    if progress is None:
+        return replace(kept, status=status, cause=cause, ended_at=at)
+    money = progress.money()
+    return replace(
+        kept,
+        status=status,
+        cause=cause,
+        ended_at=at,
+        cost=money.spent,
+        held=money.held,
+        tasks=len(progress.tasks),
+        ok=progress.census()[Status.OK],
+    )
+
+
+def conflict(message: str, *, remedy: str = "", code: str = "conflict") -> Problem:
+    return Problem(409, "invalid_request_error", message, code=code, remedy=remedy)
+
+
+def not_running(kept: Kept) -> Problem:
+    status = kept.status if kept.ended else "interrupted"
+    return conflict(
+        f"The swarm does not run: its status is {status!r}.",
+        code="swarm_not_running",
+        remedy="Read its result, or spawn another."
+        if kept.ended
+        else "It goes on when the gateway that it ran in is back.",
+    )

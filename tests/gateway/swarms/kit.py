@@ -1,0 +1,320 @@
+"""A gateway with swarms alone: the real application over ASGI, a provider in memory, and a reader of SSE."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from centuria.core.prices import Price
+from centuria.gateway.app import App
+from centuria.gateway.ports import Balance, Document, Key
+from centuria.gateway.problems import StoreUnavailable, unauthenticated
+from centuria.gateway.settings import Deployment, GatewaySettings, SwarmLimits
+from centuria.gateway.swarms.service import SwarmService
+from centuria.gateway.web import Request, Router
+from centuria.messages import DOLLAR
+from centuria.settings import Endpoint
+from centuria.testing.funnel import TransportFunnel
+from centuria.testing.replies import Answer, Text
+from centuria.testing.transport import Provider, Tariff
+
+MODEL = "kimi-k2.5"
+KIMI = Price(input=600_000, output=2_500_000)
+TARIFF = Tariff(input=600_000, output=2_500_000, cached=600_000)
+ROOT = "/v1/agents/swarm"
+ALICE = Key("key-alice", "alice", budget=20 * DOLLAR)
+BOB = Key("key-bob", "bob")
+ADMIN = Key("key-admin", "admin", admin=True)
+_PATIENCE = 30.0
+
+
+class Shelf:
+    """The store, as far as swarms use it. `fault` is raised by every method while it is set."""
+
+    def __init__(self, *keys: Key) -> None:
+        self.known = {key.id: key for key in keys}
+        self.balances = {key.id: Balance() for key in keys}
+        self.documents: dict[tuple[str, str, str], Document] = {}
+        self.fault: StoreUnavailable | None = None
+
+    def _check(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    async def keys(self) -> Sequence[tuple[Key, Balance]]:
+        self._check()
+        return [(key, self.balances[key.id]) for key in self.known.values()]
+
+    async def insert(self, kind: str, owner: str, document: Document) -> bool:
+        self._check()
+        return self.documents.setdefault((kind, owner, document.id), document) is document
+
+    async def put(self, kind: str, owner: str, document: Document) -> None:
+        self._check()
+        self.documents[kind, owner, document.id] = document
+
+    async def get(self, kind: str, owner: str, id: str) -> Document | None:
+        self._check()
+        return self.documents.get((kind, owner, id))
+
+    async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
+        self._check()
+        found = [(of, one) for (a, of, _), one in self.documents.items() if a == kind and owner in (None, of)]
+        return sorted(found, key=lambda pair: -pair[1].at)[:limit]
+
+    async def delete(self, kind: str, owner: str, id: str) -> bool:
+        self._check()
+        return self.documents.pop((kind, owner, id), None) is not None
+
+
+class Ring:
+    """Whoever names a key's id has the key."""
+
+    def __init__(self, shelf: Shelf) -> None:
+        self._shelf = shelf
+
+    async def identify(self, request: Request) -> Key:
+        key = self._shelf.known.get(request.headers.get("authorization", "").removeprefix("Bearer "))
+        if key is None:
+            raise unauthenticated()
+        return key
+
+
+def settings(folder: Path, **limits: Any) -> GatewaySettings:
+    deployment = Deployment("fake/kimi", Endpoint("moonshot", "http://127.0.0.1:9/v1", MODEL), KIMI)
+    return GatewaySettings(models={MODEL: (deployment,)}, swarms=SwarmLimits(folder=folder / "runs", **limits))
+
+
+# -- what is read -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Event:
+    """One event of a stream. `id` None: it is no fact."""
+
+    kind: str
+    data: Any
+    id: int | None = None
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> str:
+        """The message of an error, with its remedy."""
+        return str(self.json["error"]["message"])
+
+
+def parse(text: str) -> Event | None:
+    """One block of an SSE stream; None for a comment, and for what only sets the time to come back."""
+    fields: dict[str, str] = {}
+    for part in text.split("\n"):
+        name, _, value = part.partition(":")
+        if name:
+            assert name not in fields, f"{name} stands twice: {text!r}"
+            fields[name] = value.removeprefix(" ")
+    if "data" not in fields:
+        return None
+    return Event(fields["event"], json.loads(fields["data"]), int(fields["id"]) if "id" in fields else None)
+
+
+@dataclass
+class Caller:
+    """Somebody with a key, before the application."""
+
+    app: App
+    key: str
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def _scope(self, method: str, path: str, headers: Mapping[str, str]) -> dict[str, Any]:
+        whole = {"host": "127.0.0.1:8080", "authorization": f"Bearer {self.key}", **self.headers, **headers}
+        place, _, query = path.partition("?")
+        return {
+            "type": "http",
+            "method": method,
+            "path": place,
+            "raw_path": place.encode(),
+            "query_string": query.encode(),
+            "headers": [(name.lower().encode(), value.encode("latin-1")) for name, value in whole.items()],
+            "client": ("127.0.0.1", 5),
+        }
+
+    async def call(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """A whole answer. Keywords are headers, `_` for `-`."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+        messages: list[Any] = [{"type": "http.request", "body": data, "more_body": False}]
+        started: dict[str, Any] = {}
+        parts: list[bytes] = []
+
+        async def receive() -> Any:
+            if messages:
+                return messages.pop()
+            return await asyncio.get_running_loop().create_future()
+
+        async def send(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                started.update(message)
+            else:
+                parts.append(message.get("body", b""))
+
+        async with asyncio.timeout(_PATIENCE):
+            await self.app(self._scope(method, path, given), receive, send)
+        names = {name.decode(): value.decode("latin-1") for name, value in started["headers"]}
+        return Reply(started["status"], names, b"".join(parts))
+
+    async def get(self, path: str, **headers: str) -> Reply:
+        return await self.call("GET", path, **headers)
+
+    async def post(self, path: str, body: Any = None, **headers: str) -> Reply:
+        return await self.call("POST", path, body, **headers)
+
+    async def spawn(self, **body: Any) -> str:
+        """The id of a new swarm."""
+        reply = await self.post(f"{ROOT}/spawn", body)
+        assert reply.status == 202, reply.body
+        return str(reply.json["id"])
+
+    @asynccontextmanager
+    async def events(
+        self, path: str, body: Any = None, *, slow: asyncio.Event | None = None, **headers: str
+    ) -> AsyncIterator[AsyncIterator[Event]]:
+        """The events at an address, for as long as one stays. While `slow` is clear nothing is taken from the server."""
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        data = b"" if body is None else json.dumps(body).encode()
+        came: asyncio.Queue[bytes | None] = asyncio.Queue()
+        gone = asyncio.Event()
+        asked: list[Any] = [{"type": "http.request", "body": data, "more_body": False}]
+
+        async def receive() -> Any:
+            if asked:
+                return asked.pop()
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            if slow is not None:
+                await slow.wait()
+            if message["type"] == "http.response.start":
+                assert message["status"] == 200, message
+            else:
+                came.put_nowait(message.get("body", b"") or None)
+
+        async def read() -> AsyncIterator[Event]:
+            rest = ""
+            while (chunk := await came.get()) is not None:
+                *blocks, rest = (rest + chunk.decode()).split("\n\n")
+                for block in blocks:
+                    event = parse(block)
+                    if event is not None:
+                        yield event
+
+        method = "GET" if body is None else "POST"
+        served = asyncio.create_task(self.app(self._scope(method, path, given), receive, send))
+        served.add_done_callback(lambda _: came.put_nowait(None))
+        try:
+            async with asyncio.timeout(_PATIENCE):
+                yield read()
+        finally:
+            gone.set()
+            async with asyncio.timeout(_PATIENCE):
+                await served
+
+    async def all_events(self, id: str, after: int | None = None) -> list[Event]:
+        headers = {} if after is None else {"last_event_id": str(after)}
+        async with self.events(f"{ROOT}/{id}/events", **headers) as events:
+            return [event async for event in events]
+
+    async def ended(self, id: str) -> dict[str, Any]:
+        """The result of a swarm, once it has one."""
+        async with self.events(f"{ROOT}/{id}/events") as events:
+            async for event in events:
+                if event.kind == "end":
+                    break
+        reply = await self.get(f"{ROOT}/{id}/result")
+        assert reply.status == 200, reply.body
+        found: dict[str, Any] = reply.json
+        return found
+
+
+# -- the gateway ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Gateway:
+    """What a test has of it."""
+
+    app: App
+    service: SwarmService
+    funnel: TransportFunnel
+    provider: Provider
+    shelf: Shelf
+
+    def as_(self, key: Key) -> Caller:
+        return Caller(self.app, key.id)
+
+    @property
+    def alice(self) -> Caller:
+        return self.as_(ALICE)
+
+    @property
+    def bob(self) -> Caller:
+        return self.as_(BOB)
+
+
+def say(body: dict[str, Any]) -> Answer:
+    """What every agent answers: its task, done."""
+    return Text(f"Done: {prompt_of(body)}")
+
+
+def prompt_of(body: Mapping[str, Any]) -> str:
+    return next(str(message["content"]) for message in body["messages"] if message["role"] == "user")
+
+
+@asynccontextmanager
+async def gateway(
+    folder: Path,
+    script: Callable[[dict[str, Any]], Answer] = say,
+    *,
+    shelf: Shelf | None = None,
+    provider: Provider | None = None,
+    tools: Any = None,
+    known: GatewaySettings | None = None,
+    latency: tuple[float, float] = (0.001, 0.005),
+    **limits: Any,
+) -> AsyncIterator[Gateway]:
+    """A gateway for the length of the block; leaving it is its SIGTERM."""
+    shelf = shelf or Shelf(ALICE, BOB, ADMIN)
+    provider = provider or Provider(script, tariff=TARIFF, latency=latency)
+    funnel = TransportFunnel(provider, price=KIMI)
+    known = known or settings(folder, **limits)
+    async with SwarmService(known, shelf, funnel.ask, tools) as service:  # type: ignore[arg-type]
+        app = App(known, Router(service.routes()), Ring(shelf))
+        yield Gateway(app, service, funnel, provider, shelf)
+
+
+async def until(holds: Callable[[], object], within: float = 20.0) -> None:
+    """Wait until something holds, looking again and again. Raises `TimeoutError`."""
+    async with asyncio.timeout(within):
+        while not holds():  # noqa: ASYNC110 - what is waited for gives no event
+            await asyncio.sleep(0.005)
+
+
+def numbered(count: int, **more: Any) -> list[dict[str, Any]]:
+    return [{"id": f"t{number}", "prompt": f"Task {number}.", **more} for number in range(count)]
+
+
+__all__ = ["ADMIN", "ALICE", "BOB", "Event", "Gateway", "gateway", "replace"]
