@@ -77,6 +77,8 @@ class Run:
         #: What it shares with other runs.
         self.purse = purse
         self.stream: Stream | None = None
+        #: Set from when it can be steered.
+        self.ready = asyncio.Event()
         #: A resume that finds nothing to do: it starts no server, and only puts the folder in order.
         self.idle = False
         self._given_transport = transport
@@ -182,6 +184,7 @@ class Run:
             if launch.resume is not None:
                 launch.save()  # the next resume goes on from here: same job, same limits
             self._orchestrator = orchestrator = Orchestrator(launch.job, launch.endpoint, kit)
+            self.ready.set()
             if self._cancelled:
                 orchestrator.cancel(cause=self._cancelled)
             stack.callback(kit.tools.close)

@@ -28,7 +28,7 @@ _URL = "http://upstream.invalid/v1/chat/completions"
 class TransportFunnel:
     """Reserve, attempt, settle. `problem(call)` may refuse a call before anything is sent.
 
-    `rows` are the attempts that ended, `spent` and `held` what each key has paid and may have to, `calls` every call
+    `url` is where chat completions are. `rows` are the attempts that ended, `spent` and `held` what each key has paid and may have to, `calls` every call
     that came, `open` those that are being answered.
     """
 
@@ -37,11 +37,13 @@ class TransportFunnel:
         transport: Transport,
         *,
         price: Price,
+        url: str = _URL,
         problem: Callable[[Any], Problem | None] = lambda call: None,
         wall: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self._transport = transport
         self._price = price
+        self._url = url
         self.problem = problem
         self._wall = wall
         self.calls: list[Any] = []
@@ -83,7 +85,13 @@ class TransportFunnel:
     def _request(self, call: Any, body: bytes) -> HttpRequest:
         task = call.agent.partition("/")[2] or call.agent
         turn = sum(message["role"] == "assistant" for message in call.fields["messages"])
-        return HttpRequest("POST", _URL, {}, body, caller=Caller(CallKey(task, 0, turn, 0), "run"))
+        return HttpRequest(
+            "POST",
+            self._url,
+            {"Content-Type": "application/json"},
+            body,
+            caller=Caller(CallKey(task, 0, turn, 0), "run"),
+        )
 
     def _settle(self, call: Any, answer: _Answer | None, most: Pico) -> None:
         usage = answer.usage if answer is not None else None

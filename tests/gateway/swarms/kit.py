@@ -192,7 +192,7 @@ class Caller:
     async def events(
         self, path: str, body: Any = None, *, slow: asyncio.Event | None = None, **headers: str
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """The events at an address, for as long as one stays. While `slow` is clear nothing is taken from the server."""
+        """The events at an address, for as long as one stays; while `slow` is clear nothing is taken from the server."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         data = b"" if body is None else json.dumps(body).encode()
         came: asyncio.Queue[bytes | None] = asyncio.Queue()

@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from centuria.config import ModelChoice
+from centuria.core.quoting import quoted
 from centuria.core.rates import RateLimits
 from centuria.errors import CenturiaError
 from centuria.folder import RunFolder
@@ -110,14 +111,19 @@ class Swarms:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.stop()
+        try:
+            await self._wait_for_all()
+            await self._group.__aexit__(None, None, None)  # an error of the block stays what it is
+        finally:
+            self._place.leave()
+
+    def stop(self) -> None:
+        """Begin no swarm any more, and interrupt those that work: their streams of events end now. Whoever leaves the
+        block waits for them."""
         self._open = False
         for work in self._working.values():
             work.interrupt()
-        try:
-            await self._wait_for_all()
-            await self._group.__aexit__(kind, error, trace)
-        finally:
-            self._place.leave()
 
     async def _wait_for_all(self) -> None:
         try:
@@ -276,7 +282,7 @@ class Swarms:
         if name is None and allowed:
             return allowed[0]
         if name not in allowed:
-            said = "This key may use no model." if name is None else f"There is no model {name!r} for this key."
+            said = "This key may use no model." if name is None else f"There is no model {quoted(name)} for this key."
             raise Problem(
                 404, "resource_not_found_error", said, code="model_not_found", param="model", remedy="See /v1/models."
             )
@@ -287,7 +293,7 @@ class Swarms:
         for name in names:
             if name not in known:
                 raise bad_request(
-                    f"There is no tool {name!r} for this key.", param="mcp_tools", remedy="See GET /v1/mcp/tools."
+                    f"There is no tool {quoted(name)} for this key.", param="mcp_tools", remedy="See GET /v1/mcp/tools."
                 )
 
     async def _budget(self, key: Key, model: str, asked: Pico | None) -> Pico | None:

@@ -160,6 +160,7 @@ class SwarmService(Swarms):
                 if agent is not None and (past is None or agent not in past.progress.tasks):
                     raise not_found("The swarm has no such agent.")
                 raise not_running(kept)
+            await work.run.ready.wait()
             done = act(work, request)
             return Reply.of({"id": kept.id, "status": self.status(work.kept), **done}, 202)
 

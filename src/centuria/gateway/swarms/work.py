@@ -42,10 +42,9 @@ class Work:
     async def perform(self, now: Callable[[], float]) -> None:
         """The run, to its end or to its interruption. Whatever goes wrong here is this swarm's alone."""
         self._task = asyncio.current_task()
-        if self.interrupted:
-            self.over.set()
-            return
         try:
+            if self.interrupted:
+                return
             report = await self.run.execute(begun=lambda stream: self.begun.set())
             self._conclude(report.status, report.cause, now())
         except asyncio.CancelledError:
@@ -60,7 +59,8 @@ class Work:
                 raise
         finally:
             self.over.set()
-            self.begun.set()
+            for event in (self.begun, self.run.ready):  # nobody waits for what will not be
+                event.set()
 
     def _conclude(self, status: str, cause: str, at: float) -> None:
         self.kept = concluded(self.kept, self.progress, status, cause, at)

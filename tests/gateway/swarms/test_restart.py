@@ -1,0 +1,248 @@
+"""Nothing is lost and nothing paid twice when the gateway stops, is killed, or loses its store for a while."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from centuria.events import CallClosed
+from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.swarms.kept import OPEN
+from centuria.journal import JournalReader
+from centuria.testing.replies import Text
+from centuria.testing.transport import Provider
+from centuria.testing.upstream import FakeUpstream
+from tests.gateway.swarms.kit import (
+    ALICE,
+    MODEL,
+    ROOT,
+    TARIFF,
+    Event,
+    Shelf,
+    gateway,
+    numbered,
+    parse,
+    prompt_of,
+    until,
+)
+
+
+def answered(folder: Path, id: str) -> set[str]:
+    """The tasks whose model call the journal holds as done."""
+    with JournalReader(folder / "runs" / id / "journal.sqlite") as reader:
+        events = [record.event for record in reader.records()]
+    return {event.key.task for event in events if isinstance(event, CallClosed) and event.end == "done"}
+
+
+def test_a_swarm_that_was_interrupted_goes_on_at_the_next_start_and_pays_nothing_twice(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def script(body: dict[str, Any]) -> Text:
+        asked[prompt_of(body)] += 1
+        return Text(f"Done: {prompt_of(body)}")
+
+    async def main() -> None:
+        shelf, provider = Shelf(ALICE), Provider(script, tariff=TARIFF, latency=(0.05, 0.1))
+        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+            id = await one.alice.spawn(tasks=numbered(60), max_agents=10)
+            seen: list[Event] = []
+            async with one.alice.events(f"{ROOT}/{id}/events") as events:
+                async for event in events:
+                    seen.append(event)
+                    if event.kind == "task_ended" and event.data["outcome"]["status"] == "ok":
+                        break
+        kept = answered(tmp_path, id)
+        assert 1 <= len(kept) < 60
+        before = dict(asked)
+        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+            facts = [event.id for event in seen if event.id is not None]
+            seen += await one.alice.all_events(id, facts[-1])
+            facts = [event.id for event in seen if event.id is not None]
+            assert facts == list(range(1, len(facts) + 1))
+            assert [event.kind for event in seen].count("run_resumed") == 1
+            result = await one.alice.ended(id)
+            assert result["census"]["ok"] == 60
+            for number in range(60):
+                prompt = f"Task {number}."
+                more = asked[prompt] - before.get(prompt, 0)
+                assert more == (0 if f"t{number}" in kept else 1)
+            assert not [key for key in shelf.documents if key[0] == OPEN]
+
+    asyncio.run(main())
+
+
+def test_a_reader_hears_of_an_interruption_and_a_branch_that_was_cancelled_stays_so(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(ALICE)
+        provider = Provider(lambda body: Text("Done."), tariff=TARIFF, latency=(0.3, 0.3))
+        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+            id = await one.alice.spawn(tasks=numbered(3))
+            await until(lambda: provider.in_flight == 3)
+            await one.alice.post(f"{ROOT}/{id}/agents/t1/cancel")
+            reading = asyncio.create_task(one.alice.all_events(id))
+            await until(lambda: provider.in_flight == 2)
+            work = one.service.working(id)
+            await until(lambda: work is not None and work.stream is not None and work.stream._readers)
+        assert (await reading)[-1].kind == "interrupted"
+        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+            result = await one.alice.ended(id)
+            assert {end["id"]: end["status"] for end in result["outcomes"]} == {
+                "t0": "ok",
+                "t1": "cancelled",
+                "t2": "ok",
+            }
+            assert provider.requests == 5
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("half_made", [False, True])
+def test_a_swarm_that_was_accepted_and_never_begun_is_begun_at_the_next_start(tmp_path: Path, half_made: bool) -> None:
+    async def main() -> None:
+        shelf = Shelf(ALICE)
+        async with gateway(tmp_path, shelf=shelf, latency=(5, 5)) as one:
+            id = await one.alice.spawn(goal="Begin.")
+        assert list((tmp_path / "runs").glob("swarm-*")) == []
+        if half_made:  # a crash in the middle of making its journal
+            folder = tmp_path / "runs" / id
+            folder.mkdir()
+            (folder / "journal.sqlite").touch()
+            (folder / "journal.sqlite-journal").touch()
+        async with gateway(tmp_path, shelf=shelf) as one:
+            assert (await one.alice.ended(id))["status"] == "ok"
+
+    asyncio.run(main())
+
+
+def test_an_end_that_the_store_could_not_keep_is_kept_at_the_next_start(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(ALICE)
+        async with gateway(tmp_path, shelf=shelf, latency=(0.05, 0.05)) as one:
+            id = await one.alice.spawn(goal="End.")
+            work = one.service.working(id)
+            assert work is not None
+            shelf.fault = StoreUnavailable("The disk is full.")
+            await work.over.wait()
+        shelf.fault = None
+        async with gateway(tmp_path, shelf=shelf) as one:
+            assert (await one.alice.get(f"{ROOT}/{id}/result")).json["status"] == "ok"
+            assert one.provider.requests == 0
+            assert not [key for key in shelf.documents if key[0] == OPEN]
+
+    asyncio.run(main())
+
+
+def test_a_swarm_of_a_key_that_was_revoked_does_not_go_on(tmp_path: Path) -> None:
+    async def main() -> None:
+        shelf = Shelf(ALICE)
+        async with gateway(tmp_path, shelf=shelf, latency=(5, 5)) as one:
+            id = await one.alice.spawn(tasks=numbered(2))
+            await until(lambda: one.provider.in_flight == 2)
+        shelf.known[ALICE.id] = replace(ALICE, revoked=1.0)
+        async with gateway(tmp_path, shelf=shelf) as one:
+            assert (await one.alice.get(f"{ROOT}/{id}")).json["status"] == "cancelled"
+            assert one.provider.requests == 0
+
+    asyncio.run(main())
+
+
+def test_a_folder_of_runs_belongs_to_one_gateway_at_a_time(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway(tmp_path):
+            try:
+                async with gateway(tmp_path):
+                    raise AssertionError("two gateways work in one folder")
+            except Exception as error:
+                assert "Another gateway works" in str(error)
+        async with gateway(tmp_path):
+            pass
+
+    asyncio.run(main())
+
+
+# -- as a process -----------------------------------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def process(folder: Path, upstream: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A gateway that listens, and its address."""
+    command = (sys.executable, "-m", "tests.gateway.swarms.serving", str(folder), upstream)
+    one = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+    try:
+        assert one.stdout is not None
+        async with asyncio.timeout(30):
+            yield one, (await one.stdout.readline()).decode().strip()
+    finally:
+        with suppress(ProcessLookupError):
+            one.kill()
+        await one.wait()
+
+
+async def read(session: aiohttp.ClientSession, url: str, seen: list[Event], most: int) -> None:
+    """Read on where `seen` ends, until the end or until there are so many."""
+    last = max((event.id for event in seen if event.id is not None), default=0)
+    async with session.get(f"{url}/events", headers={"Last-Event-ID": str(last)}) as response:
+        assert response.status == 200
+        assert response.content_type == "text/event-stream"
+        block = ""
+        async for line in response.content:
+            block += line.decode()
+            if block.endswith("\n\n"):
+                event = parse(block[:-2])
+                block = ""
+                if event is not None:
+                    seen.append(event)
+                    if event.kind == "end" or len(seen) >= most:
+                        return
+
+
+def test_after_kill_minus_nine_a_hundred_tasks_go_on_and_what_was_paid_is_not_paid_again(tmp_path: Path) -> None:
+    asked: Counter[str] = Counter()
+
+    def script(body: dict[str, Any]) -> Text:
+        asked[prompt_of(body)] += 1
+        return Text(f"Done: {prompt_of(body)}")
+
+    async def main() -> None:
+        seen: list[Event] = []
+        headers = {"Authorization": f"Bearer {ALICE.id}"}
+        async with FakeUpstream(script, latency=0.2, models=(MODEL,)) as upstream:
+            async with aiohttp.ClientSession(headers=headers) as session:
+                async with process(tmp_path, upstream.base_url) as (one, url):
+                    body = {"tasks": numbered(100), "max_agents": 25, "budget_usd": 4}
+                    async with session.post(f"{url}{ROOT}/spawn", json=body) as response:
+                        assert response.status == 202
+                        own = (await response.json())["links"]["self"]
+                    await read(session, url + own, seen, 700)
+                    one.send_signal(signal.SIGKILL)
+                    await one.wait()
+                kept, before = answered(tmp_path, own.rpartition("/")[2]), dict(asked)
+                assert 0 < len(kept) < 100
+                async with process(tmp_path, upstream.base_url) as (one, url):
+                    await read(session, url + own, seen, 100_000)
+                    async with session.get(f"{url}{own}/result") as response:
+                        result = await response.json()
+                    one.send_signal(signal.SIGTERM)
+                    await one.wait()
+                    assert one.returncode == 0
+        facts = [event.id for event in seen if event.id is not None]
+        assert facts == list(range(1, len(facts) + 1))
+        assert result["census"]["ok"] == 100
+        assert len(result["outcomes"]) == 100
+        again = {name for name in kept if asked[f"Task {name[1:]}."] != before[f"Task {name[1:]}."]}
+        assert again == set()
+        assert result["cost_usd"] + result["held_usd"] <= 4
+        spent = sum(event.data["cost"] for event in seen if event.kind == "call_closed" and event.data["end"] == "done")
+        assert round(result["cost_usd"] * 10**12) == spent
+
+    asyncio.run(main())
