@@ -26,6 +26,7 @@ from centuria.gateway.problems import StoreUnavailable, unavailable
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
+from centuria.gateway.swarms.service import SwarmService
 from centuria.gateway.tools.loop import ToolLoop
 from centuria.gateway.tools.routes import ToolRoutes
 from centuria.gateway.tools.service import ToolService
@@ -84,7 +85,10 @@ class Gateway:
             loop = ToolLoop(self.tools, self.funnel.ask, settings)
             chat = ChatRoutes(self.funnel, settings.caps, loop)
             tools = ToolRoutes(self.tools, self.store, settings)
-            self.router = Router([*chat.routes(), *tools.routes(), *self._own_routes()])
+            swarms = SwarmService(settings, self.store, self.funnel.ask, self.tools, wall=self._wall)
+            self.swarms = await stack.enter_async_context(swarms)
+            rooms = [*chat.routes(), *tools.routes(), *swarms.routes()]
+            self.router = Router([*rooms, *self._own_routes()])
             self.app = App(settings, self.router, self.ring)
             self._stack = stack.pop_all()
         return self
@@ -102,6 +106,7 @@ class Gateway:
 
     def _stop(self) -> None:
         self._stopping = True
+        self.swarms.stop()
 
     async def _check_openness(self) -> None:
         """Whoever can reach a gateway without keys can spend its owner's money: only this machine may."""

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field, replace
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
+from random import random
 from typing import Any
 
 from centuria.core.prices import Price
+from centuria.core.rates import RateLimits
 from centuria.gateway.app import App
-from centuria.gateway.ports import Balance, Document, Key
-from centuria.gateway.problems import StoreUnavailable, unauthenticated
+from centuria.gateway.books import Books
+from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.funnel import Funnel
+from centuria.gateway.keys import KeyRing, digest_of
+from centuria.gateway.ports import AttemptRow, Balance, Key
+from centuria.gateway.problems import Problem
 from centuria.gateway.settings import Deployment, GatewaySettings, SwarmLimits
 from centuria.gateway.swarms.service import SwarmService
-from centuria.gateway.web import Request, Router
-from centuria.messages import DOLLAR
+from centuria.gateway.tools.service import ToolService
+from centuria.gateway.web import Router
+from centuria.messages import DOLLAR, Pico
 from centuria.settings import Endpoint
-from centuria.testing.funnel import TransportFunnel
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Answer, Text
+from centuria.testing.tools import LocalToolHost
 from centuria.testing.transport import Provider, Tariff
 
 MODEL = "kimi-k2.5"
@@ -33,60 +42,24 @@ ADMIN = Key("key-admin", "admin", admin=True)
 _PATIENCE = 30.0
 
 
-class Shelf:
-    """The store, as far as swarms use it. `fault` is raised by every method while it is set."""
-
-    def __init__(self, *keys: Key) -> None:
-        self.known = {key.id: key for key in keys}
-        self.balances = {key.id: Balance() for key in keys}
-        self.documents: dict[tuple[str, str, str], Document] = {}
-        self.fault: StoreUnavailable | None = None
-
-    def _check(self) -> None:
-        if self.fault is not None:
-            raise self.fault
-
-    async def keys(self) -> Sequence[tuple[Key, Balance]]:
-        self._check()
-        return [(key, self.balances[key.id]) for key in self.known.values()]
-
-    async def insert(self, kind: str, owner: str, document: Document) -> bool:
-        self._check()
-        return self.documents.setdefault((kind, owner, document.id), document) is document
-
-    async def put(self, kind: str, owner: str, document: Document) -> None:
-        self._check()
-        self.documents[kind, owner, document.id] = document
-
-    async def get(self, kind: str, owner: str, id: str) -> Document | None:
-        self._check()
-        return self.documents.get((kind, owner, id))
-
-    async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
-        self._check()
-        found = [(of, one) for (a, of, _), one in self.documents.items() if a == kind and owner in (None, of)]
-        return sorted(found, key=lambda pair: -pair[1].at)[:limit]
-
-    async def delete(self, kind: str, owner: str, id: str) -> bool:
-        self._check()
-        return self.documents.pop((kind, owner, id), None) is not None
+async def store_with(*keys: Key) -> MemoryStore:
+    """A store that has these keys; the token of each is its id."""
+    store = MemoryStore()
+    for key in keys:
+        await store.add_key(key, digest_of(key.id))
+    return store
 
 
-class Ring:
-    """Whoever names a key's id has the key."""
-
-    def __init__(self, shelf: Shelf) -> None:
-        self._shelf = shelf
-
-    async def identify(self, request: Request) -> Key:
-        key = self._shelf.known.get(request.headers.get("authorization", "").removeprefix("Bearer "))
-        if key is None:
-            raise unauthenticated()
-        return key
+async def pay(store: MemoryStore, key: Key, *, cost: Pico = 0, held: Pico = 0) -> None:
+    """Something that this key has paid, or may have to."""
+    request = f"paid-{len(store._attempts)}"
+    row = AttemptRow(request, 1, 0.0, key.id, MODEL, "fake/kimi", "chat", "done", cost=cost, held=held)
+    await store.write("elsewhere", [row])
 
 
-def settings(folder: Path, **limits: Any) -> GatewaySettings:
-    deployment = Deployment("fake/kimi", Endpoint("moonshot", "http://127.0.0.1:9/v1", MODEL), KIMI)
+def settings(folder: Path, url: str = "http://127.0.0.1:9/v1", **limits: Any) -> GatewaySettings:
+    known = RateLimits(concurrency=100)
+    deployment = Deployment("fake/kimi", Endpoint("moonshot", url, MODEL), KIMI, known=known)
     return GatewaySettings(models={MODEL: (deployment,)}, swarms=SwarmLimits(folder=folder / "runs", **limits))
 
 
@@ -192,7 +165,7 @@ class Caller:
     async def events(
         self, path: str, body: Any = None, *, slow: asyncio.Event | None = None, **headers: str
     ) -> AsyncIterator[AsyncIterator[Event]]:
-        """The events at an address, for as long as one stays; while `slow` is clear nothing is taken from the server."""
+        """The events at an address, for as long as one stays. While `slow` is clear, nothing is taken."""
         given = {name.replace("_", "-"): value for name, value in headers.items()}
         data = b"" if body is None else json.dumps(body).encode()
         came: asyncio.Queue[bytes | None] = asyncio.Queue()
@@ -255,13 +228,15 @@ class Caller:
 
 @dataclass
 class Gateway:
-    """What a test has of it."""
+    """What a test has of it. `calls` are those that came to the funnel, which `problem` may refuse there."""
 
     app: App
     service: SwarmService
-    funnel: TransportFunnel
+    books: Books
     provider: Provider
-    shelf: Shelf
+    store: MemoryStore
+    calls: list[ChatCall] = field(default_factory=list)
+    problem: Callable[[ChatCall], Problem | None] = lambda call: None
 
     def as_(self, key: Key) -> Caller:
         return Caller(self.app, key.id)
@@ -273,6 +248,13 @@ class Gateway:
     @property
     def bob(self) -> Caller:
         return self.as_(BOB)
+
+    async def spent(self, key: Key) -> Balance:
+        await self.books.flush()
+        return next(balance for known, balance in await self.store.keys() if known.id == key.id)
+
+    def documents(self, kind: str) -> list[str]:
+        return [id for of, _, id in self.store._documents if of == kind]
 
 
 def say(body: dict[str, Any]) -> Answer:
@@ -289,21 +271,38 @@ async def gateway(
     folder: Path,
     script: Callable[[dict[str, Any]], Answer] = say,
     *,
-    shelf: Shelf | None = None,
+    store: MemoryStore | None = None,
     provider: Provider | None = None,
     tools: Any = None,
-    known: GatewaySettings | None = None,
     latency: tuple[float, float] = (0.001, 0.005),
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
-    """A gateway for the length of the block; leaving it is its SIGTERM."""
-    shelf = shelf or Shelf(ALICE, BOB, ADMIN)
+    """A gateway for the length of the block; leaving it is its SIGTERM. `tools`: functions that stand for servers."""
+    store = store or await store_with(ALICE, BOB, ADMIN)
     provider = provider or Provider(script, tariff=TARIFF, latency=latency)
-    funnel = TransportFunnel(provider, price=KIMI)
-    known = known or settings(folder, **limits)
-    async with SwarmService(known, shelf, funnel.ask, tools) as service:  # type: ignore[arg-type]
-        app = App(known, Router(service.routes()), Ring(shelf))
-        yield Gateway(app, service, funnel, provider, shelf)
+    known = settings(folder, **limits)
+    async with AsyncExitStack() as stack:
+        books = await stack.enter_async_context(Books(store, gateway="test", wall=time.time))
+        funnel = Funnel(known, books=books, transport=provider, dice=random, wall=time.time)
+        made: list[Gateway] = []
+
+        @asynccontextmanager
+        async def ask(call: ChatCall) -> AsyncIterator[Any]:
+            made[0].calls.append(call)
+            problem = made[0].problem(call)
+            if problem is not None:
+                raise problem
+            async with funnel.ask(call) as answer:
+                yield answer
+
+        if isinstance(tools, LocalToolHost):
+            tools = await stack.enter_async_context(ToolService(known, store, host=tools))
+        service = SwarmService(known, store, ask, tools)
+        ring = KeyRing(store, wall=time.time, open_on_loopback=False)
+        made.append(Gateway(App(known, Router(service.routes()), ring), service, books, provider, store))
+        async with service:
+            yield made[0]
+        funnel.close()
 
 
 async def until(holds: Callable[[], object], within: float = 20.0) -> None:
@@ -315,6 +314,3 @@ async def until(holds: Callable[[], object], within: float = 20.0) -> None:
 
 def numbered(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"id": f"t{number}", "prompt": f"Task {number}.", **more} for number in range(count)]
-
-
-__all__ = ["ADMIN", "ALICE", "BOB", "Event", "Gateway", "gateway", "replace"]

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from centuria.gateway.ports import Balance, Key
+from centuria.gateway.ports import Key
 from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.swarms.kept import KIND, OPEN
 from centuria.messages import DOLLAR
-from tests.gateway.swarms.kit import ADMIN, ALICE, MODEL, ROOT, Shelf, gateway, numbered, until
+from centuria.testing.tools import LocalToolHost
+from tests.gateway.swarms.kit import ADMIN, ALICE, MODEL, ROOT, gateway, numbered, pay, store_with, until
 
 TASK = {"id": "a", "prompt": "Do it."}
 
@@ -34,7 +36,7 @@ TASK = {"id": "a", "prompt": "Do it."}
         ({"goal": "x", "max_agents": 0}, "from 1 to 100"),
         ({"goal": "x", "stream": "yes"}, "stream"),
         ({"goal": "x", "mcp_tools": "web"}, "mcp_tools"),
-        ({"goal": "x", "mcp_tools": ["web"]}, "no tool `web`"),
+        ({"goal": "x", "mcp_tools": ["web"]}, "web"),
         ({"goal": "x", "max_tokens": 1.5}, "max_tokens"),
         ({"tasks": []}, "one task at least"),
         ({"tasks": numbered(11)}, "10 tasks at most"),
@@ -57,11 +59,11 @@ TASK = {"id": "a", "prompt": "Do it."}
 )
 def test_a_body_that_is_wrong_is_refused_with_what_is_wrong_about_it(tmp_path: Path, body: Any, said: str) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, tasks=10) as one:
+        async with gateway(tmp_path, tasks=10, tools=LocalToolHost({})) as one:
             reply = await one.alice.post(f"{ROOT}/spawn", body)
             assert reply.status == 400
             assert said in reply.error
-            assert one.shelf.documents == {}
+            assert one.documents(KIND) == one.documents(OPEN) == []
             assert one.provider.requests == 0
 
     asyncio.run(main())
@@ -86,7 +88,7 @@ def test_a_stranger_finds_nothing_and_changes_nothing(tmp_path: Path) -> None:
             own = f"{ROOT}/{id}"
             for path in ("", "/events", "/result", "/agents/t0"):
                 assert (await one.bob.get(own + path)).status == 404
-            steps: list[tuple[str, Any]] = [("cancel", None), ("pause", None), ("go-on", None), ("approve", {})]
+            steps: list[tuple[str, Any]] = [("cancel", None), ("pause", None), ("go-on", None)]
             steps += [("limits", {"resource": "agents", "limit": 0})]
             steps += [(f"agents/t0/{name}", None) for name in ("cancel", "retry", "pause", "go-on")]
             steps += [("agents/t0/priority", {"priority": 0})]
@@ -167,15 +169,16 @@ def test_one_key_has_so_many_swarms_at_once_and_others_are_not_kept_out(tmp_path
 
 def test_a_swarm_may_spend_what_was_asked_for_the_gateway_allows_and_the_key_has_left(tmp_path: Path) -> None:
     async def main() -> None:
-        shelf = Shelf(ALICE)
-        shelf.balances[ALICE.id] = Balance(spent=18 * DOLLAR, held=DOLLAR)
-        async with gateway(tmp_path, shelf=shelf, budget=10 * DOLLAR) as one:
-            reply = await one.alice.post(f"{ROOT}/spawn", {"goal": "x", "budget_usd": 30})
-            assert reply.json["budget_usd"] == 1
-            shelf.balances[ALICE.id] = Balance(spent=2 * DOLLAR)
+        store = await store_with(ALICE)
+        await pay(store, ALICE, cost=2 * DOLLAR)
+        async with gateway(tmp_path, store=store, budget=10 * DOLLAR) as one:
             reply = await one.alice.post(f"{ROOT}/spawn", {"goal": "x", "budget_usd": 30})
             assert reply.json["budget_usd"] == 10
-            shelf.balances[ALICE.id] = Balance(spent=20 * DOLLAR)
+            assert (await one.alice.post(f"{ROOT}/spawn", {"goal": "x"})).json["budget_usd"] == 5
+            await pay(store, ALICE, cost=16 * DOLLAR, held=DOLLAR)
+            reply = await one.alice.post(f"{ROOT}/spawn", {"goal": "x", "budget_usd": 30})
+            assert 0.9 < reply.json["budget_usd"] <= 1
+            await pay(store, ALICE, cost=DOLLAR)
             reply = await one.alice.post(f"{ROOT}/spawn", {"goal": "x"})
             assert reply.status == 429
             assert "retry-after" not in reply.headers
@@ -187,7 +190,7 @@ def test_a_swarm_may_spend_what_was_asked_for_the_gateway_allows_and_the_key_has
 def test_a_model_that_the_key_may_not_use_is_not_there(tmp_path: Path) -> None:
     async def main() -> None:
         poor = Key("key-poor", "poor", models=frozenset({"other"}))
-        async with gateway(tmp_path, shelf=Shelf(ALICE, poor)) as one:
+        async with gateway(tmp_path, store=await store_with(ALICE, poor)) as one:
             for key, body in ((ALICE, {"goal": "x", "model": "gpt-9"}), (poor, {"goal": "x", "model": MODEL})):
                 reply = await one.as_(key).post(f"{ROOT}/spawn", body)
                 assert reply.status == 404
@@ -200,10 +203,10 @@ def test_a_model_that_the_key_may_not_use_is_not_there(tmp_path: Path) -> None:
 def test_a_swarm_that_cannot_be_kept_is_not_begun(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path) as one:
-            one.shelf.fault = StoreUnavailable("The store is full.")
+            one.store.fault = StoreUnavailable("The store is full.")
             reply = await one.alice.post(f"{ROOT}/spawn", {"goal": "x"})
             assert reply.status == 503
-            one.shelf.fault = None
+            one.store.fault = None
             assert one.provider.requests == 0
             for number in range(4):  # and it has taken nobody's place
                 await one.alice.spawn(goal=f"x{number}")

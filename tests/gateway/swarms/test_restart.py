@@ -3,36 +3,44 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import re
+import shutil
 import signal
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
 
+from centuria.core.prices import cost
 from centuria.events import CallClosed
+from centuria.gateway.keys import digest_of
+from centuria.gateway.ports import Balance, Document
 from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.store.sqlite import SqliteStore
 from centuria.gateway.swarms.kept import OPEN
 from centuria.journal import JournalReader
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Text
 from centuria.testing.transport import Provider
 from centuria.testing.upstream import FakeUpstream
 from tests.gateway.swarms.kit import (
     ALICE,
+    KIMI,
     MODEL,
     ROOT,
     TARIFF,
     Event,
-    Shelf,
     gateway,
     numbered,
     parse,
     prompt_of,
+    store_with,
     until,
 )
 
@@ -52,8 +60,8 @@ def test_a_swarm_that_was_interrupted_goes_on_at_the_next_start_and_pays_nothing
         return Text(f"Done: {prompt_of(body)}")
 
     async def main() -> None:
-        shelf, provider = Shelf(ALICE), Provider(script, tariff=TARIFF, latency=(0.05, 0.1))
-        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+        store, provider = await store_with(ALICE), Provider(script, tariff=TARIFF, latency=(0.05, 0.1))
+        async with gateway(tmp_path, store=store, provider=provider) as one:
             id = await one.alice.spawn(tasks=numbered(60), max_agents=10)
             seen: list[Event] = []
             async with one.alice.events(f"{ROOT}/{id}/events") as events:
@@ -64,7 +72,7 @@ def test_a_swarm_that_was_interrupted_goes_on_at_the_next_start_and_pays_nothing
         kept = answered(tmp_path, id)
         assert 1 <= len(kept) < 60
         before = dict(asked)
-        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+        async with gateway(tmp_path, store=store, provider=provider) as one:
             facts = [event.id for event in seen if event.id is not None]
             seen += await one.alice.all_events(id, facts[-1])
             facts = [event.id for event in seen if event.id is not None]
@@ -76,16 +84,16 @@ def test_a_swarm_that_was_interrupted_goes_on_at_the_next_start_and_pays_nothing
                 prompt = f"Task {number}."
                 more = asked[prompt] - before.get(prompt, 0)
                 assert more == (0 if f"t{number}" in kept else 1)
-            assert not [key for key in shelf.documents if key[0] == OPEN]
+            assert one.documents(OPEN) == []
 
     asyncio.run(main())
 
 
 def test_a_reader_hears_of_an_interruption_and_a_branch_that_was_cancelled_stays_so(tmp_path: Path) -> None:
     async def main() -> None:
-        shelf = Shelf(ALICE)
+        store = await store_with(ALICE)
         provider = Provider(lambda body: Text("Done."), tariff=TARIFF, latency=(0.3, 0.3))
-        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+        async with gateway(tmp_path, store=store, provider=provider) as one:
             id = await one.alice.spawn(tasks=numbered(3))
             await until(lambda: provider.in_flight == 3)
             await one.alice.post(f"{ROOT}/{id}/agents/t1/cancel")
@@ -94,7 +102,7 @@ def test_a_reader_hears_of_an_interruption_and_a_branch_that_was_cancelled_stays
             work = one.service.working(id)
             await until(lambda: work is not None and work.stream is not None and work.stream._readers)
         assert (await reading)[-1].kind == "interrupted"
-        async with gateway(tmp_path, shelf=shelf, provider=provider) as one:
+        async with gateway(tmp_path, store=store, provider=provider) as one:
             result = await one.alice.ended(id)
             assert {end["id"]: end["status"] for end in result["outcomes"]} == {
                 "t0": "ok",
@@ -109,48 +117,63 @@ def test_a_reader_hears_of_an_interruption_and_a_branch_that_was_cancelled_stays
 @pytest.mark.parametrize("half_made", [False, True])
 def test_a_swarm_that_was_accepted_and_never_begun_is_begun_at_the_next_start(tmp_path: Path, half_made: bool) -> None:
     async def main() -> None:
-        shelf = Shelf(ALICE)
-        async with gateway(tmp_path, shelf=shelf, latency=(5, 5)) as one:
+        store = await store_with(ALICE)
+        async with gateway(tmp_path, store=store, latency=(5, 5)) as one:
             id = await one.alice.spawn(goal="Begin.")
-        assert list((tmp_path / "runs").glob("swarm-*")) == []
+        folder = tmp_path / "runs" / id
+        shutil.rmtree(folder, ignore_errors=True)
         if half_made:  # a crash in the middle of making its journal
-            folder = tmp_path / "runs" / id
             folder.mkdir()
             (folder / "journal.sqlite").touch()
             (folder / "journal.sqlite-journal").touch()
-        async with gateway(tmp_path, shelf=shelf) as one:
+        async with gateway(tmp_path, store=store) as one:
             assert (await one.alice.ended(id))["status"] == "ok"
 
     asyncio.run(main())
 
 
+class Full(MemoryStore):
+    """Takes no document while it is `full`."""
+
+    full = False
+
+    async def put(self, kind: str, owner: str, document: Document) -> None:
+        if self.full:
+            raise StoreUnavailable("The disk is full.")
+        await super().put(kind, owner, document)
+
+
 def test_an_end_that_the_store_could_not_keep_is_kept_at_the_next_start(tmp_path: Path) -> None:
     async def main() -> None:
-        shelf = Shelf(ALICE)
-        async with gateway(tmp_path, shelf=shelf, latency=(0.05, 0.05)) as one:
+        store = Full()
+        await store.add_key(ALICE, digest_of(ALICE.id))
+        async with gateway(tmp_path, store=store, latency=(0.05, 0.05)) as one:
             id = await one.alice.spawn(goal="End.")
             work = one.service.working(id)
             assert work is not None
-            shelf.fault = StoreUnavailable("The disk is full.")
+            store.full = True
             await work.over.wait()
-        shelf.fault = None
-        async with gateway(tmp_path, shelf=shelf) as one:
+            assert (await one.alice.get(f"{ROOT}/{id}/result")).json["status"] == "ok"
+        assert one.documents(OPEN) == [id]
+        store.full = False
+        async with gateway(tmp_path, store=store) as one:
             assert (await one.alice.get(f"{ROOT}/{id}/result")).json["status"] == "ok"
             assert one.provider.requests == 0
-            assert not [key for key in shelf.documents if key[0] == OPEN]
+            assert one.documents(OPEN) == []
 
     asyncio.run(main())
 
 
 def test_a_swarm_of_a_key_that_was_revoked_does_not_go_on(tmp_path: Path) -> None:
     async def main() -> None:
-        shelf = Shelf(ALICE)
-        async with gateway(tmp_path, shelf=shelf, latency=(5, 5)) as one:
+        store = await store_with(ALICE)
+        async with gateway(tmp_path, store=store, latency=(5, 5)) as one:
             id = await one.alice.spawn(tasks=numbered(2))
             await until(lambda: one.provider.in_flight == 2)
-        shelf.known[ALICE.id] = replace(ALICE, revoked=1.0)
-        async with gateway(tmp_path, shelf=shelf) as one:
-            assert (await one.alice.get(f"{ROOT}/{id}")).json["status"] == "cancelled"
+        await store.revoke_key(ALICE.id, 1.0)
+        async with gateway(tmp_path, store=store) as one:
+            (kept,) = await one.service.listed(ALICE.id, 10)
+            assert (kept.id, kept.status) == (id, "cancelled")
             assert one.provider.requests == 0
 
     asyncio.run(main())
@@ -158,34 +181,80 @@ def test_a_swarm_of_a_key_that_was_revoked_does_not_go_on(tmp_path: Path) -> Non
 
 def test_a_folder_of_runs_belongs_to_one_gateway_at_a_time(tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path):
-            try:
-                async with gateway(tmp_path):
-                    raise AssertionError("two gateways work in one folder")
-            except Exception as error:
-                assert "Another gateway works" in str(error)
-        async with gateway(tmp_path):
-            pass
+        async with gateway(tmp_path) as second:
+            async with gateway(tmp_path) as first:
+                id = await first.alice.spawn(goal="Mine.")
+                refused = await second.alice.post(f"{ROOT}/spawn", {"goal": "Mine."})
+                assert refused.status == 503
+                assert "Another gateway works in the folder" in refused.error
+                assert (await first.alice.ended(id))["status"] == "ok"
+            id = await second.alice.spawn(goal="Mine.")
+            assert (await second.alice.ended(id))["status"] == "ok"
 
     asyncio.run(main())
 
 
 # -- as a process -----------------------------------------------------------------------------------------------------
 
+_GATEWAY = """
+[gateway]
+port = 0
+store = "gateway.db"
+
+[swarms]
+folder = "runs"
+
+[[model]]
+name = "kimi-k2.5"
+provider = "custom"
+base_url = "{url}"
+concurrency = 100
+
+[prices."kimi-k2.5"]
+input = 0.60
+output = 2.50
+"""
+
+
+async def prepare(folder: Path, url: str) -> None:
+    """A gateway.toml, and a store with a key whose token is its id."""
+    (folder / "gateway.toml").write_text(_GATEWAY.format(url=url))
+    store = SqliteStore(folder / "gateway.db")
+    await store.add_key(ALICE, digest_of(ALICE.id))
+    await store.aclose()
+
 
 @asynccontextmanager
-async def process(folder: Path, upstream: str) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """A gateway that listens, and its address."""
-    command = (sys.executable, "-m", "tests.gateway.swarms.serving", str(folder), upstream)
-    one = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
+async def process(folder: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`centuria serve`, once it listens, and its address."""
+    start = "import sys; from centuria.cli import main; sys.exit(main())"
+    one = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", start, "serve", "--config", str(folder / "gateway.toml")),
+        cwd=folder,
+        env={"PATH": os.environ["PATH"]},
+        stderr=asyncio.subprocess.PIPE,
+    )
+    said: list[str] = []
     try:
-        assert one.stdout is not None
+        assert one.stderr is not None
         async with asyncio.timeout(30):
-            yield one, (await one.stdout.readline()).decode().strip()
+            while (found := re.search(r"http://\S+", "".join(said))) is None:
+                line = await one.stderr.readline()
+                assert line, said
+                said.append(line.decode())
+        yield one, found[0]
     finally:
         with suppress(ProcessLookupError):
             one.kill()
         await one.wait()
+
+
+async def balance(folder: Path) -> Balance:
+    store = SqliteStore(folder / "gateway.db")
+    try:
+        return next(balance for key, balance in await store.keys() if key.id == ALICE.id)
+    finally:
+        await store.aclose()
 
 
 async def read(session: aiohttp.ClientSession, url: str, seen: list[Event], most: int) -> None:
@@ -217,8 +286,9 @@ def test_after_kill_minus_nine_a_hundred_tasks_go_on_and_what_was_paid_is_not_pa
         seen: list[Event] = []
         headers = {"Authorization": f"Bearer {ALICE.id}"}
         async with FakeUpstream(script, latency=0.2, models=(MODEL,)) as upstream:
+            await prepare(tmp_path, upstream.base_url)
             async with aiohttp.ClientSession(headers=headers) as session:
-                async with process(tmp_path, upstream.base_url) as (one, url):
+                async with process(tmp_path) as (one, url):
                     body = {"tasks": numbered(100), "max_agents": 25, "budget_usd": 4}
                     async with session.post(f"{url}{ROOT}/spawn", json=body) as response:
                         assert response.status == 202
@@ -228,7 +298,7 @@ def test_after_kill_minus_nine_a_hundred_tasks_go_on_and_what_was_paid_is_not_pa
                     await one.wait()
                 kept, before = answered(tmp_path, own.rpartition("/")[2]), dict(asked)
                 assert 0 < len(kept) < 100
-                async with process(tmp_path, upstream.base_url) as (one, url):
+                async with process(tmp_path) as (one, url):
                     await read(session, url + own, seen, 100_000)
                     async with session.get(f"{url}{own}/result") as response:
                         result = await response.json()
@@ -244,5 +314,10 @@ def test_after_kill_minus_nine_a_hundred_tasks_go_on_and_what_was_paid_is_not_pa
         assert result["cost_usd"] + result["held_usd"] <= 4
         spent = sum(event.data["cost"] for event in seen if event.kind == "call_closed" and event.data["end"] == "done")
         assert round(result["cost_usd"] * 10**12) == spent
+        books = await balance(tmp_path)
+        charged = sum(cost(KIMI, usage) for usage in upstream.billed)
+        assert charged <= books.spent + books.held <= (ALICE.budget or 0)  # what was under way at the kill is held
+        assert spent <= books.spent + books.held
+        assert books.leased == 0
 
     asyncio.run(main())

@@ -31,13 +31,16 @@ def test_a_hundred_tasks_come_to_a_hundred_answers_and_the_money_is_right(tmp_pa
                 f"t{number}": f"Done: Task {number}." for number in range(100)
             }
             assert "Done: Task 57." in result["answer"]
-            spent = one.funnel.spent[ALICE.id]
             assert one.provider.requests == 100
-            assert one.provider.charged == spent
-            assert result["cost_usd"] == spent / DOLLAR
+            balance = await one.spent(ALICE)
+            assert (balance.spent, balance.held) == (one.provider.charged, 0)
+            assert result["cost_usd"] == one.provider.charged / DOLLAR
             assert result["held_usd"] == 0
-            assert {row.route for row in one.funnel.rows} == {"swarm"}
-            assert len({(row.request, row.attempt) for row in one.funnel.rows}) == 100
+            rows = list(one.store._attempts.values())
+            assert len(rows) == 100
+            assert {(row.route, row.key, row.end, row.attempt) for row in rows} == {("swarm", ALICE.id, "done", 1)}
+            assert {row.agent for row in rows} == {f"{id}/t{number}" for number in range(100)}
+            assert all(row.request.startswith(f"{id}-") for row in rows)
 
     asyncio.run(main())
 
@@ -48,7 +51,7 @@ def test_a_goal_is_worked_on_by_an_orchestrator(tmp_path: Path) -> None:
             id = await one.alice.spawn(goal="Find {braces} out.", name="finding")
             result = await one.alice.ended(id)
             assert result["answer"].strip() == "Done: Find {braces} out."
-            tools = [tool["function"]["name"] for tool in one.funnel.calls[0].fields["tools"]]
+            tools = [tool["function"]["name"] for tool in one.calls[0].fields["tools"]]
             assert "assign_task" in tools
             assert result["name"] == "finding"
 

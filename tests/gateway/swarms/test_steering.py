@@ -6,26 +6,13 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from centuria.gateway.problems import Problem, overloaded
+from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.ports import Key
+from centuria.gateway.problems import Problem, bad_request, out_of_budget, overloaded
 from centuria.testing.replies import Answer, Calls, Text
 from centuria.testing.tools import LocalToolHost
 from centuria.testing.transport import Faults, Provider
 from tests.gateway.swarms.kit import ALICE, ROOT, TARIFF, Gateway, gateway, numbered, prompt_of, until
-
-
-class Shared:
-    """The operator's tools, without their servers."""
-
-    def __init__(self, host: LocalToolHost) -> None:
-        self.host = host
-        self.asked: list[Any] = []
-
-    def visible(self, key: Any) -> Any:
-        return self.host.catalogue()
-
-    def host_for(self, key: Any, names: Any) -> LocalToolHost:
-        self.asked.append((key.id, names))
-        return self.host
 
 
 async def begun(one: Gateway, count: int) -> None:
@@ -107,13 +94,12 @@ def test_the_whole_swarm_is_cancelled_and_what_there_is_is_kept(tmp_path: Path) 
 
 
 def test_a_task_that_failed_is_run_again(tmp_path: Path) -> None:
-    wrong = {"Task 0."}
-
-    def script(body: dict[str, Any]) -> Answer:
-        return Text("") if prompt_of(body) in wrong else Text(f"Done: {prompt_of(body)}")
+    def refusal(call: ChatCall) -> Problem | None:
+        return bad_request("This cannot be answered.") if call.agent.endswith("/t0") else None
 
     async def main() -> None:
-        async with gateway(tmp_path, script, latency=(0.01, 0.01)) as one:
+        async with gateway(tmp_path, latency=(0.01, 0.01)) as one:
+            one.problem = refusal
             id = await one.alice.spawn(tasks=numbered(2))
             assert (await one.alice.post(f"{ROOT}/{id}/pause")).json["paused"] is True
             assert (await one.alice.get(f"{ROOT}/{id}")).json["paused"] is True
@@ -124,7 +110,8 @@ def test_a_task_that_failed_is_run_again(tmp_path: Path) -> None:
             assert work is not None and work.progress is not None
             rows = work.progress.tasks
             await until(lambda: rows["t0"].status == "failed")
-            wrong.clear()
+            assert "This cannot be answered." in rows["t0"].cause
+            one.problem = lambda call: None
             assert (await one.alice.post(f"{ROOT}/{id}/agents/t0/retry")).status == 202
             await until(lambda: rows["t0"].status == "ok")
             again = await one.alice.post(f"{ROOT}/{id}/agents/t0/retry")
@@ -145,18 +132,19 @@ def test_what_waits_is_served_in_the_order_of_the_priorities_that_were_set(tmp_p
             for body in ({"priority": 10}, {"priority": "1"}, {}, {"priority": 1, "x": 1}):
                 assert (await one.alice.post(f"{ROOT}/{id}/agents/t1/priority", body)).status == 400
             await one.alice.ended(id)
-            order = [call.agent.partition("/")[2] for call in one.funnel.calls]
+            order = [call.agent.partition("/")[2] for call in one.calls]
             assert order == ["t0", "t5", "t2", "t3", "t4", "t1"]
-            assert [call.priority for call in one.funnel.calls] == [5, 0, 5, 5, 5, 9]
+            assert [call.priority for call in one.calls] == [5, 0, 5, 5, 5, 9]
 
     asyncio.run(main())
 
 
-def test_tools_are_called_through_the_shared_host_within_a_limit_that_can_be_changed(tmp_path: Path) -> None:
+def test_tools_are_the_shared_ones_within_a_limit_that_can_be_changed(tmp_path: Path) -> None:
     gate = asyncio.Event()
 
     async def look(word: str) -> str:
         await gate.wait()
+        await asyncio.sleep(0.01)
         return f"{word} was found"
 
     def script(body: dict[str, Any]) -> Answer:
@@ -165,92 +153,83 @@ def test_tools_are_called_through_the_shared_host_within_a_limit_that_can_be_cha
         return Calls((("local__look", f'{{"word": "{prompt_of(body)}"}}'),))
 
     schema = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
-    host = LocalToolHost({"look": (look, schema, {"limit": 2})})
-    shared = Shared(host)
+    host = LocalToolHost({"look": (look, schema, {"limit": 4})})
 
     async def main() -> None:
-        async with gateway(tmp_path, script, tools=shared) as one:
+        async with gateway(tmp_path, script, tools=host) as one:
             id = await one.alice.spawn(tasks=numbered(8), mcp_tools=["local__look"])
-            assert shared.asked == [(ALICE.id, ("local__look",))]
             work = one.service.working(id)
             assert work is not None
-            await until(lambda: host._running.get("local") == 2)
-            await until(lambda: queue(work)["waiting"] == 6)
+            await work.run.ready.wait()
+            assert work.progress is not None
+            queue = work.progress.resources["tool:local__look"]
+            await until(lambda: host._running.get("local") == queue.in_use == queue.waiting == 4)
             own = f"{ROOT}/{id}/limits"
-            assert (await one.alice.post(own, {"resource": "server:local", "limit": 5})).status == 202
-            await until(lambda: host._running.get("local") == 5)
-            for body in (
-                {"resource": "server:web", "limit": 5},
-                {"resource": "server:local", "limit": -1},
-                {"limit": 1},
-            ):
-                assert (await one.alice.post(own, body)).status == 400
+            assert (await one.alice.post(own, {"resource": "server:local", "limit": 0})).status == 202
+            for wrong in ({"resource": "server:web", "limit": 5}, {"resource": "server:local", "limit": -1}, {}):
+                assert (await one.alice.post(own, wrong)).status == 400
             gate.set()
+            await until(lambda: host._running["local"] == 0)
+            assert len(host.calls) == 4
+            host.most.clear()
+            assert (await one.alice.post(own, {"resource": "server:local", "limit": 2})).status == 202
             result = await one.alice.ended(id)
             assert result["census"]["ok"] == 8
-            assert host.most["local"] == 5
-            told = (await one.alice.get(f"{ROOT}/{id}/agents/t3")).json
-            assert told["prompt"] == "Task 3."
-            assert [call["name"] for call in told["turns"][0]["tool_calls"]] == ["local__look"]
-            assert told["turns"][0]["tool_calls"][0]["result"] == "Task 3. was found"
-            assert told["turns"][1]["text"] == "It says: Task 3. was found"
-            assert told["outcome"]["status"] == "ok"
-            assert not told["capped"]
-            assert (await one.alice.get(f"{ROOT}/{id}/agents/nobody")).status == 404
-
-    def queue(work: Any) -> dict[str, Any]:
-        row = work.progress.resources.get("tool:local__look")
-        return {"waiting": 0 if row is None else row.waiting}
+            assert host.most["local"] == 2
+            assert {caller.key.task.partition("/")[0] for caller in host.callers if caller} == {ALICE.id}
 
     asyncio.run(main())
 
 
-def test_a_call_that_asks_first_waits_for_its_owners_yes(tmp_path: Path) -> None:
+def test_the_conversation_of_one_agent_is_told_in_full(tmp_path: Path) -> None:
     def script(body: dict[str, Any]) -> Answer:
         if body["messages"][-1]["role"] == "tool":
-            return Text(body["messages"][-1]["content"])
-        return Calls((("local__drop", "{}"),))
+            return Text(f"It says: {body['messages'][-1]['content']}", reasoning="Found.")
+        return Calls((("local__look", f'{{"word": "{prompt_of(body)}"}}'),))
 
-    host = LocalToolHost({"drop": (lambda: "dropped", {"type": "object"}, {"ask": True})})
+    schema = {"type": "object", "properties": {"word": {"type": "string"}}, "required": ["word"]}
+    host = LocalToolHost({"look": (lambda word: f"{word} was found " + "x" * 30_000, schema)})
 
     async def main() -> None:
-        async with gateway(tmp_path, script, tools=Shared(host)) as one:
-            id = await one.alice.spawn(goal="Drop it.", mcp_tools=["local__drop"])
-            work = one.service.working(id)
-            assert work is not None
-            await until(lambda: work.progress is not None and work.progress.approvals)
-            (asked,) = (await one.alice.get(f"{ROOT}/{id}")).json["approvals"]
-            assert asked["tool"] == "local__drop"
-            wrong = await one.alice.post(f"{ROOT}/{id}/approve", {"call": "x/0/0/1"})
-            assert wrong.status == 409
-            reply = await one.alice.post(f"{ROOT}/{id}/approve", {"call": asked["call"], "yes": True})
-            assert reply.json["answered"] == 1
-            assert (await one.alice.ended(id))["answer"].strip() == "dropped"
+        async with gateway(tmp_path, script, tools=host) as one:
+            id = await one.alice.spawn(tasks=numbered(3), mcp_tools=["local__look"])
+            await one.alice.ended(id)
+            told = (await one.alice.get(f"{ROOT}/{id}/agents/t2")).json
+            assert (told["agent"], told["prompt"], told["parent"]) == ("t2", "Task 2.", None)
+            first, second = told["turns"]
+            (call,) = first["tool_calls"]
+            assert (call["name"], call["arguments"]) == ("local__look", '{"word": "Task 2."}')
+            assert call["state"] == "ok"
+            assert call["result"].startswith("Task 2. was found")
+            assert len(call["result"]) == 20_000
+            assert told["capped"]
+            assert second["text"].startswith("It says: Task 2. was found")
+            assert (second["reasoning"], second["finish"]) == ("Found.", "stop")
+            assert second["cost_usd"] > 0
+            assert told["outcome"]["status"] == "ok"
+            assert (await one.alice.get(f"{ROOT}/{id}/agents/nobody")).status == 404
+            assert (await one.alice.get(f"{ROOT}/{id}/agents/merge")).status == 404
 
     asyncio.run(main())
+
+
+class Broken(LocalToolHost):
+    """Fails in a way that nobody foresaw."""
+
+    def servers(self) -> Any:
+        raise RuntimeError("a secret detail")
+
+
+class BrokenTools:
+    def host_for(self, key: Key, names: Any = None, *, run: str = "") -> LocalToolHost:
+        return Broken({"look": (lambda: "x", {"type": "object"})})
 
 
 def test_a_swarm_that_fails_in_an_unexpected_way_is_alone_with_it(tmp_path: Path) -> None:
-    class Broken(Shared):
-        def host_for(self, key: Any, names: Any) -> Any:
-            host = super().host_for(key, names)
-            host.servers = _explode
-            return host
-
-    def _explode() -> Any:
-        raise RuntimeError("a secret detail")
-
-    host = LocalToolHost({"look": (lambda: "x", {"type": "object"})})
-
-    class Loose(LocalToolHost):
-        __slots__ = ("__dict__",)
-
-    loose = Loose(host.functions)
-
     async def main() -> None:
-        async with gateway(tmp_path, latency=(0.2, 0.2), tools=Broken(loose)) as one:
+        async with gateway(tmp_path, latency=(0.2, 0.2), tools=BrokenTools()) as one:
             well = await one.alice.spawn(goal="Go well.")
-            ill = await one.alice.spawn(goal="Go ill.", mcp_tools=["local__look"])
+            ill = await one.alice.spawn(goal="Go ill.", mcp_tools=["look"])
             result = await one.alice.ended(ill)
             assert result["status"] == "failed"
             assert result["cause"] == "An error in the gateway ended it (RuntimeError)."
@@ -268,7 +247,7 @@ def test_a_request_for_which_there_was_no_place_is_asked_again_and_costs_nothing
 
     async def main() -> None:
         async with gateway(tmp_path) as one:
-            one.funnel.problem = problem
+            one.problem = problem
             id = await one.alice.spawn(tasks=numbered(3), max_agents=3)
             result = await one.alice.ended(id)
             assert result["census"]["ok"] == 3
@@ -280,14 +259,17 @@ def test_a_request_for_which_there_was_no_place_is_asked_again_and_costs_nothing
 
 def test_a_key_that_runs_out_of_money_ends_its_swarm_and_no_other(tmp_path: Path) -> None:
     async def main() -> None:
-        async with gateway(tmp_path, latency=(0.01, 0.02)) as one:
-            one.funnel.spent[ALICE.id] = ALICE.budget or 0
-            id = await one.alice.spawn(tasks=numbered(5))
+        async with gateway(tmp_path, latency=(0.3, 0.3)) as one:
+            id = await one.alice.spawn(tasks=numbered(9), max_agents=3)
             other = await one.bob.spawn(tasks=numbered(5))
+            await begun(one, 8)
+            one.problem = lambda call: out_of_budget("This key's budget is spent.") if call.key == ALICE else None
             result = await one.alice.ended(id)
-            assert result["status"] == "failed"
-            assert "budget" in result["cause"]
-            assert result["cost_usd"] == result["held_usd"] == 0
+            ends = [end["status"] for end in result["outcomes"]]
+            assert ends.count("ok") == 3
+            assert ends.count("blocked") + ends.count("failed") == 6
+            assert any("This key's budget is spent." in end["cause"] for end in result["outcomes"])
+            assert result["held_usd"] == 0
             assert (await one.bob.ended(other))["status"] == "ok"
 
     asyncio.run(main())

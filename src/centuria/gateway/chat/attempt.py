@@ -63,7 +63,8 @@ class Upstream:
 @dataclass(frozen=True, slots=True)
 class ChatCall:
     """One request to the funnel. `models` in the order of preference; `fields` as the caller wrote them, without the
-    model. `deadline` is of the loop's clock. `first_attempt` numbers the first row."""
+    model. `deadline` is of the loop's clock. `first_attempt` numbers the first row, `attempts` are made at most (None:
+    as many as for any request)."""
 
     request: str
     key: Key
@@ -80,6 +81,7 @@ class ChatCall:
     others: int = 0
     prediction: int = 0
     first_attempt: int = 1
+    attempts: int | None = None
     #: Bytes of what the caller sent.
     size: int = 0
 

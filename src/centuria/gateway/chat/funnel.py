@@ -180,12 +180,12 @@ class Funnel:
         return attempt, attempts
 
     async def _attempts(self, call: ChatCall, choices: Sequence[_Choice]) -> tuple[Attempt, int]:
-        caps = self._settings.caps
+        most = self._settings.caps.attempts if call.attempts is None else call.attempts
         attempts, failures = 0, 0
         problem: Problem | None = None
         while True:
             choice = self._next(choices, call)
-            if choice is None or attempts >= caps.attempts:
+            if choice is None or attempts >= most:
                 raise problem or unavailable("No upstream of this model can be asked.")
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
             try:

@@ -45,7 +45,7 @@ async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> Async
             async for chunk in chunks:
                 yield chunk
     await work.over.wait()
-    yield _end(work.kept, interrupted=work.interrupted)
+    yield _end(work.kept)
 
 
 async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> AsyncGenerator[bytes]:
@@ -54,7 +54,7 @@ async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> Asy
     async with aclosing(_from_journal(journal, Feed(progress), after, progress.seq)) as chunks:
         async for chunk, _ in chunks:
             yield chunk
-    yield _end(kept, interrupted=not kept.ended)
+    yield _end(kept)
 
 
 async def _follow(work: Work, stream: Stream, after: int, heartbeat: float) -> AsyncGenerator[bytes]:
@@ -143,8 +143,9 @@ def _event(item: Item, feed: Feed) -> bytes:
     return f"event: {kind}\ndata: {data}\n".encode()
 
 
-def _end(kept: Kept, *, interrupted: bool) -> bytes:
+def _end(kept: Kept) -> bytes:
     """The last event. After an interruption its reader comes back with the number of the last fact."""
-    status = "interrupted" if interrupted else kept.status
-    data = json.dumps({"kind": "end", "id": kept.id, "status": status, "cause": kept.cause})
-    return f"event: {'interrupted' if interrupted else 'end'}\ndata: {data}\n\n".encode()
+    kind = "end" if kept.ended else "interrupted"
+    status = kept.status if kept.ended else kind
+    data = json.dumps({"kind": kind, "id": kept.id, "status": status, "cause": kept.cause})
+    return f"event: {kind}\ndata: {data}\n\n".encode()

@@ -21,6 +21,7 @@ from centuria.gateway.ports import Document, Key
 from centuria.messages import Pico
 
 KIND, OPEN = "swarm", "swarm-open"
+_MARK = ".gateway"
 _ID = re.compile(r"swarm-[0-9a-f]{24}")
 
 
@@ -45,7 +46,8 @@ def digest_of(value: Any) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One swarm, as its document has it. `request` is the checked body, `place` the folder of runs that it lives in.
+    """One swarm, as its document has it. `place` is the folder of runs that it lives in, with its request: the body, as
+    `digest` tells it.
 
     `budget` is its cap (None: none). `status` is "running" until it has ended; then also `cost`, `held`, `tasks` and
     `ok` are there. Money in pico-dollars, times in seconds since 1970.
@@ -53,7 +55,7 @@ class Kept:
 
     id: str
     key: Key
-    request: dict[str, Any]
+    name: str
     model: str
     budget: Pico | None
     digest: str
@@ -98,9 +100,18 @@ class Place:
         self._handle: int | None = None
         self.id = ""
 
+    @property
+    def there(self) -> bool:
+        """Whether a gateway has worked here before."""
+        return (self._root / _MARK).exists()
+
+    @property
+    def taken(self) -> bool:
+        return self._handle is not None
+
     def take(self) -> None:
         """Hold it until `leave`. Raises `ConfigurationError` where it cannot be made, or another gateway has it."""
-        path = self._root / ".gateway"
+        path = self._root / _MARK
         try:
             self._root.mkdir(parents=True, exist_ok=True)
             self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -126,6 +137,34 @@ class Place:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+    def write_request(self, kept: Kept, value: Any) -> None:
+        """Keep what was asked for, durably. Raises `OSError`."""
+        path = self._request(kept)
+        path.parent.mkdir(exist_ok=True)
+        part = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
+        try:
+            with part.open("xb") as file:
+                file.write(json.dumps(value).encode())
+                file.flush()
+                os.fsync(file.fileno())
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+        handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def read_request(self, kept: Kept) -> Any:
+        """What was asked for. Raises `OSError`, `ValueError`."""
+        return json.loads(self._request(kept).read_bytes())
+
+    def _request(self, kept: Kept) -> Path:
+        if not is_id(kept.id):
+            raise ValueError("not the id of a swarm")
+        return self._root / "requests" / f"{kept.id}-{kept.digest[:16]}.json"
 
     def folder(self, swarm: str) -> RunFolder:
         """The folder of a swarm's run. Raises `ValueError` for what is no id of ours."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,9 +11,6 @@ from centuria.core.progress import Progress
 from centuria.ending import results_lines
 from centuria.events import CallClosed, CallOpened, Record, TaskAdded, TaskEnded
 from centuria.folder import RunFolder
-from centuria.gateway.settings import SwarmLimits
-from centuria.gateway.swarms.kept import Kept
-from centuria.gateway.swarms.wanted import wanted
 from centuria.journal import JournalReader
 from centuria.messages import DOLLAR
 from centuria.settings import Task
@@ -75,8 +73,9 @@ class _Room:
         return text[:most]
 
 
-def conversation(folder: RunFolder, kept: Kept, agent: str) -> dict[str, Any] | None:
-    """One agent's conversation so far, in its latest epoch; None where there is no such agent.
+def conversation(folder: RunFolder, prompts: Mapping[str, str], agent: str) -> dict[str, Any] | None:
+    """One agent's conversation so far, in its latest epoch; None where there is no such agent. `prompts` are those
+    of the request, by task.
 
     Raises `JournalError`.
     """
@@ -87,7 +86,7 @@ def conversation(folder: RunFolder, kept: Kept, agent: str) -> dict[str, Any] | 
         return None
     room = _Room()
     assigned = added.assigned
-    prompt = assigned.prompt if assigned is not None else _prompts(kept).get(agent, "")
+    prompt = assigned.prompt if assigned is not None else prompts.get(agent, "")
     told: dict[str, Any] = {"agent": agent, "parent": added.parent, "needs": list(added.needs)}
     told["prompt"] = room.take(prompt)
     if assigned is not None:
@@ -100,11 +99,6 @@ def conversation(folder: RunFolder, kept: Kept, agent: str) -> dict[str, Any] | 
         told["outcome"] = {"status": end.status.value, "cause": end.cause, "text": room.take(end.text)}
     told["capped"] = room.capped
     return told
-
-
-def _prompts(kept: Kept) -> dict[str, str]:
-    most = SwarmLimits(agents=10**6, tasks=10**6)  # it was checked when it came
-    return wanted(kept.request, most).prompts()
 
 
 def _turns(records: list[Record], room: _Room) -> list[dict[str, Any]]:

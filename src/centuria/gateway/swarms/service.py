@@ -48,7 +48,6 @@ class SwarmService(Swarms):
             Route("POST", f"{agent}/retry", self._steer(_retry)),
             Route("POST", f"{agent}/priority", self._steer(_set_priority)),
             Route("POST", f"{one}/limits", self._steer(_set_limit)),
-            Route("POST", f"{one}/approve", self._steer(_approve)),
         ]
 
     async def run_swarm(self, key: Key, arguments: Any) -> str:
@@ -143,7 +142,8 @@ class SwarmService(Swarms):
         if work is not None and work.stream is not None:
             await work.stream.durable()
         if self.folder(kept.id).journal.is_file():
-            told = await self._read(conversation, self.folder(kept.id), kept, agent)
+            prompts = (await self.request(kept)).prompts()
+            told = await self._read(conversation, self.folder(kept.id), prompts, agent)
         if told is None:
             raise not_found("The swarm has no such agent.")
         return Reply.of(told)
@@ -222,14 +222,6 @@ def _set_limit(work: Work, request: Request) -> Mapping[str, Any]:
         raise bad_request("`limit` must be a whole number; 0 is a pause.", param="limit")
     work.set_limit(resource, limit)
     return {"resource": resource, "limit": limit}
-
-
-def _approve(work: Work, request: Request) -> Mapping[str, Any]:
-    body = _body(request, ("call", "yes"))
-    call, yes = body.get("call"), body.get("yes", True)
-    if not isinstance(yes, bool) or not (call is None or isinstance(call, str)):
-        raise bad_request("`call` must be text, and `yes` true or false.", param="call")
-    return {"answered": work.approve(call, yes=yes), "yes": yes}
 
 
 def _of(request: Request) -> dict[str, Any]:

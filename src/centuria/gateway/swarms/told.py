@@ -27,7 +27,7 @@ def brief(kept: Kept, status: str, progress: Progress | None = None) -> dict[str
     return {
         "id": kept.id,
         "object": "swarm",
-        "name": kept.request.get("name") or ("goal" if "goal" in kept.request else "tasks"),
+        "name": kept.name,
         "model": kept.model,
         "status": status,
         "cause": kept.cause,
@@ -87,10 +87,6 @@ def snapshot(kept: Kept, status: str, progress: Progress | None) -> dict[str, An
         "servers": [
             {"slug": row.slug, "up": row.up, "tools": row.tools, "limit": row.limit, "reason": row.reason}
             for row in progress.servers.values()
-        ],
-        "approvals": [
-            {"call": call, "tool": name, "arguments": arguments}
-            for call, (name, arguments) in progress.approvals.items()
         ],
         "notices": [{"at": row.at, "level": row.level, "text": row.text} for row in list(progress.notices)[-_NOTICES:]],
     }

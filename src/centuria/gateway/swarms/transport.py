@@ -1,4 +1,7 @@
-"""A run's requests to its model, through the gateway's one funnel: a `ports.Transport`."""
+"""A run's requests to its model, through the gateway's one funnel: a `ports.Transport`.
+
+The run tries again itself, as it counts what each attempt may have cost: the funnel makes one attempt for each request.
+"""
 
 from __future__ import annotations
 
@@ -6,40 +9,20 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass
-from typing import Any, Protocol
-
-from pydantic_core import from_json
+from typing import Protocol
 
 from centuria.errors import ModelRefused, ModelUnavailable
-from centuria.gateway.ports import Key, Route
+from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.checking import check, parse
+from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, StoreUnavailable, overloaded
 from centuria.ports import HttpRequest, HttpResponse
-
-
-@dataclass(slots=True)
-class ChatCall:
-    """One question to the funnel. `fields` is the parsed body, `deadline` the loop's time."""
-
-    request: str
-    key: Key
-    agent: str
-    priority: int
-    route: Route
-    models: tuple[str, ...]
-    fields: dict[str, Any]
-    body: bytes | None
-    stream: bool
-    wants_usage: bool
-    deadline: float
-    first_attempt: int = 1
 
 
 class Answer(Protocol):
     """What the funnel gives: an upstream that has begun to answer."""
 
-    @property
-    def status(self) -> int: ...
+    status: int
 
     @property
     def headers(self) -> Mapping[str, str]: ...
@@ -78,35 +61,43 @@ class FunnelTransport:
             try:
                 response = _Answered(await stack.enter_async_context(self._ask(self._call(request))))
             except StoreUnavailable as error:
-                response = _Refused(overloaded(str(error)), 429)
+                response = _Refused(overloaded(str(error)))
             except Problem as problem:
-                response = _Refused(problem, 429 if _too_many(problem) else problem.status)
+                response = _Refused(problem)
             yield response
 
     def _call(self, request: HttpRequest) -> ChatCall:
-        fields = from_json(request.body)
-        fields.pop("model", None)
-        options = fields.get("stream_options") or {}
+        question = check(parse(request.body))
         caller = request.caller
         return ChatCall(
             request=f"{self._swarm}-{secrets.token_hex(8)}",
             key=self._key,
+            models=(self._model,),
+            fields=question.fields,
+            deadline=asyncio.get_running_loop().time() + self._seconds,
             agent=f"{self._swarm}/{caller.key.task}" if caller is not None else self._swarm,
             priority=caller.priority if caller is not None else 5,
             route="swarm",
-            models=(self._model,),
-            fields=fields,
-            body=request.body,
-            stream=fields.get("stream") is True,
-            wants_usage=options.get("include_usage") is True,
-            deadline=asyncio.get_running_loop().time() + self._seconds,
+            stream=question.stream,
+            wants_usage=question.wants_usage,
+            max_tokens=question.max_tokens,
+            answers=question.answers,
+            others=question.others,
+            prediction=question.prediction,
+            attempts=1,
+            size=len(request.body),
         )
 
 
-def _too_many(problem: Problem) -> bool:
-    """Whether nothing was sent, for want of a place or of the books. A run holds the money of a request that was lost
-    with a 5xx, and none of one that was refused as one too many; that one keeps its place and spends no retry."""
-    return problem.status == 503 and problem.code != "upstream_error" and "Retry-After" in problem.headers
+def _status_of(problem: Problem) -> int:
+    """How a run has to take it. It holds the money of a request that ended with a 5xx, for it may have been served;
+    and none of one that was refused as one too many, which keeps its place and spends no retry.
+    """
+    if problem.code == "upstream_denied":
+        return 403  # asking again does not help, nor for any other agent
+    if problem.status == 503 and not problem.code.startswith("upstream"):
+        return 429  # nothing was sent, for want of a place or of the books
+    return problem.status
 
 
 class _Answered:
@@ -133,9 +124,9 @@ class _Answered:
 class _Refused:
     """A problem, as the answer of an upstream that has it."""
 
-    def __init__(self, problem: Problem, status: int) -> None:
+    def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self.status = status
+        self.status = _status_of(problem)
 
     @property
     def headers(self) -> Mapping[str, str]:

@@ -47,6 +47,11 @@ class Wanted:
     max_tokens: int | None = None
     name: str | None = None
 
+    @property
+    def title(self) -> str:
+        """What it is called where nobody gave it a name."""
+        return self.name or ("tasks" if self.goal is None else "goal")
+
     def prompts(self) -> dict[str, str]:
         """What each task was asked, by its id."""
         return {task["id"]: task["prompt"] for task in self.tasks} if self.goal is None else {"goal": self.goal}
@@ -81,7 +86,7 @@ def job_of(found: Wanted, limits: SwarmLimits, *, budget: Pico | None, timeouts:
     """The job of a checked request; the same for the same one. Raises `Problem` (400), in the library's own words."""
     agents = found.max_agents or limits.agents
     overrides = Overrides(max_tokens=found.max_tokens, agents=agents, concurrency=agents, budget=False)
-    name = found.name or ("goal" if found.goal is not None else "tasks")
+    name = found.title
     try:
         if found.goal is not None:
             job = job_from_goal(found.goal, system=found.system, name=name, overrides=overrides, env={}).job

@@ -104,10 +104,6 @@ class Work:
         with self._steered(None, otherwise=400):
             self.run.set_limit(resource, limit, reason="set by its owner")
 
-    def approve(self, call: str | None, *, yes: bool) -> int:
-        with self._steered(None):
-            return self.run.approve(call, yes=yes)
-
     @contextmanager
     def _steered(self, agent: str | None, otherwise: int = 409) -> Any:
         if self.over.is_set():
