@@ -38,7 +38,9 @@ from centuria.gateway.web import (
 _log = logging.getLogger("centuria.gateway")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Nobody is to guess types, and nothing here is to be kept by caches between.
-_ALWAYS = ((b"x-content-type-options", b"nosniff"), (b"cache-control", b"no-store"))
+_ALWAYS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+#: Answers that have no body by their status.
+_BODILESS = frozenset({204, 304})
 
 
 class App:
@@ -176,9 +178,10 @@ async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
 
 
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
-    headers = [(b"x-request-id", request.id.encode()), *_ALWAYS, (b"content-type", answer.type.encode("latin-1"))]
-    headers += [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in answer.headers.items()]
-    if isinstance(answer, Reply):
+    sent = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
+    sent |= {name.lower(): value for name, value in answer.headers.items()}
+    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
+    if isinstance(answer, Reply) and answer.status not in _BODILESS:
         headers.append((b"content-length", str(len(answer.body)).encode()))
     await send({"type": "http.response.start", "status": answer.status, "headers": headers})
     if isinstance(answer, Streaming):
@@ -207,7 +210,8 @@ def _request(scope: Scope) -> Request:
     raw = scope.get("raw_path")
     path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
     id = f"req-{secrets.token_hex(12)}"
-    return Request(scope["method"], path, headers, scope.get("query_string", b""), client[0], id)
+    secure = scope.get("scheme") == "https"
+    return Request(scope["method"], path, headers, scope.get("query_string", b""), client[0], id, secure=secure)
 
 
 def _name(host: str) -> str:

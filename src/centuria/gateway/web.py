@@ -47,7 +47,8 @@ class Ring(Protocol):
 class Request:
     """One request, whole. `headers` have names in lower case, `parts` are the route's own parts of the path by name.
 
-    `id` is the gateway's own; it is in the answer's `x-request-id`. `client` is the address that it came from.
+    `id` is the gateway's own; it is in the answer's `x-request-id`. `client` is the address that it came from, `secure`
+    says that it came over HTTPS.
     """
 
     method: str
@@ -59,6 +60,7 @@ class Request:
     key: Key = field(default_factory=lambda: Key("", ""))
     parts: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
+    secure: bool = False
 
     @property
     def query(self) -> Mapping[str, str]:

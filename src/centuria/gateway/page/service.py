@@ -1,0 +1,25 @@
+"""The page as a room of the gateway: its files, signing in, and what keys used."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from centuria.gateway.page import files
+from centuria.gateway.page.session import CookieRing, Sessions, SignIn
+from centuria.gateway.page.usage import Usage
+from centuria.gateway.ports import Store
+from centuria.gateway.web import Ring, Route
+
+
+class Page:
+    """`ring` knows keys by what requests show. Give `Page.ring` to the app in its place: it knows cookies too."""
+
+    def __init__(self, ring: Ring, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.sessions = Sessions(clock=clock)
+        self.ring = CookieRing(ring, self.sessions)
+        self._sign_in = SignIn(ring, self.sessions)
+        self._usage = Usage(store)
+
+    def routes(self) -> list[Route]:
+        return [*files.routes(), *self._sign_in.routes(), *self._usage.routes()]

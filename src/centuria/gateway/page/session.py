@@ -1,0 +1,231 @@
+"""Signing in to the page: the key is sent once, and from then on a cookie that scripts cannot read stands for it.
+
+A cookie is sent by the browser whoever made the request, so what changes something must also show a token that only the
+page itself can have read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from centuria.gateway.ports import Key
+from centuria.gateway.problems import Problem, bad_request, forbidden
+from centuria.gateway.web import Reply, Request, Ring, Route
+
+COOKIE = "centuria_session"
+#: Over HTTPS. Browsers accept this prefix only with Secure, Path=/ and no Domain: no neighbour can set it.
+SECURE_COOKIE = f"__Host-{COOKIE}"
+CSRF = "x-csrf-token"
+_SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
+_MOST_LETTERS = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """One browser that signed in. `token` is the key's, shown to nobody again; `ends` is on the sessions' clock."""
+
+    token: str
+    key: str
+    csrf: str
+    ends: float
+
+
+class Sessions:
+    """Who is signed in, in memory: a restart signs everybody out.
+
+    `clock` gives seconds. A session lasts `lasts` of them; there are `most` in all and `most_of_one` of one key, whose
+    oldest makes room: no key can sign another one out before all the room is used.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float],
+        lasts: float = 12 * 3600.0,
+        most: int = 1_000,
+        most_of_one: int = 20,
+        dice: Callable[[], str] = lambda: secrets.token_urlsafe(32),
+    ) -> None:
+        self.lasts = lasts
+        self._clock = clock
+        self._most = most
+        self._most_of_one = most_of_one
+        self._dice = dice
+        #: By the SHA-256 of the cookie: what is looked up is never what was sent. The oldest first.
+        self._sessions: dict[bytes, Session] = {}
+
+    def __len__(self) -> int:
+        return len(self._sessions)
+
+    def begin(self, token: str, key: Key) -> tuple[str, Session]:
+        """A new session of this key: the value of its cookie, and what it stands for."""
+        now = self._clock()
+        self._forget(now)
+        own = [digest for digest, session in self._sessions.items() if session.key == key.id]
+        if len(own) >= self._most_of_one:
+            del self._sessions[own[0]]
+        elif len(self._sessions) >= self._most:
+            del self._sessions[next(iter(self._sessions))]
+        id, session = self._dice(), Session(token, key.id, self._dice(), now + self.lasts)
+        self._sessions[_digest(id)] = session
+        return id, session
+
+    def find(self, id: str) -> Session | None:
+        session = self._sessions.get(_digest(id))
+        if session is None or session.ends > self._clock():
+            return session
+        self.end(id)
+        return None
+
+    def end(self, id: str) -> None:
+        self._sessions.pop(_digest(id), None)
+
+    def _forget(self, now: float) -> None:
+        """They all last equally long, so the oldest end first."""
+        while self._sessions and next(iter(self._sessions.values())).ends <= now:
+            del self._sessions[next(iter(self._sessions))]
+
+
+class CookieRing:
+    """Implements `web.Ring`: a key that the request itself shows, else the one that its cookie stands for.
+
+    The key is looked up anew for each request, so a revoked one is refused, and its session ended.
+    """
+
+    def __init__(self, ring: Ring, sessions: Sessions) -> None:
+        self._ring = ring
+        self._sessions = sessions
+
+    async def identify(self, request: Request) -> Key:
+        """Raises `Problem`: 401, or 403 where a cookie comes without its token."""
+        id = cookie_of(request)
+        session = None if id is None or _shows_a_key(request) else self._sessions.find(id)
+        if id is None or session is None:
+            return await self._ring.identify(request)
+        if request.method not in _SAFE:
+            check_csrf(request, session)
+        try:
+            return await self._ring.identify(_as(request, session.token))
+        except Problem as problem:
+            if problem.status == 401:
+                self._sessions.end(id)
+            raise
+
+
+class SignIn:
+    """The routes of signing in and out."""
+
+    def __init__(self, ring: Ring, sessions: Sessions) -> None:
+        self._ring = ring
+        self._cookies = CookieRing(ring, sessions)
+        self._sessions = sessions
+
+    def routes(self) -> list[Route]:
+        return [
+            Route("GET", "/session", self.show, "public"),
+            Route("POST", "/session", self.sign_in, "public"),
+            Route("DELETE", "/session", self.sign_out, "public"),
+        ]
+
+    async def show(self, request: Request) -> Reply:
+        """Who is signed in, if anybody: never an error, for every page asks this first."""
+        id = cookie_of(request)
+        session = None if id is None else self._sessions.find(id)
+        try:
+            key = await self._cookies.identify(replace(request, method="GET"))
+        except Problem as problem:
+            if problem.status != 401:
+                raise
+            gone = {"set-cookie": _cookie(request, "", 0)} if id is not None else None
+            return Reply.of({"signed_in": False, "open": False}, headers=gone)
+        if session is None and not _shows_a_key(request):
+            return Reply.of({"signed_in": True, "open": True, "key": shown(key)})
+        csrf = None if session is None else session.csrf
+        return Reply.of({"signed_in": True, "open": False, "key": shown(key), "csrf_token": csrf})
+
+    async def sign_in(self, request: Request) -> Reply:
+        """`{"key": ...}`: 200 with the cookie. Raises `Problem`: 400, or 401 for a key that is not known."""
+        # A form of another site cannot send this type without asking first.
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise bad_request("The body must be JSON.", remedy="Send `content-type: application/json`.")
+        token = _token(request.json())
+        key = await self._ring.identify(_as(request, token))
+        before = cookie_of(request)
+        if before is not None:
+            self._sessions.end(before)
+        id, session = self._sessions.begin(token, key)
+        told = {"signed_in": True, "open": False, "key": shown(key), "csrf_token": session.csrf}
+        return Reply.of(told, headers={"set-cookie": _cookie(request, id, round(self._sessions.lasts))})
+
+    async def sign_out(self, request: Request) -> Reply:
+        id = cookie_of(request)
+        session = None if id is None else self._sessions.find(id)
+        if id is not None and session is not None:
+            check_csrf(request, session)
+            self._sessions.end(id)
+        return Reply(b"", 204, {"set-cookie": _cookie(request, "", 0)})
+
+
+def shown(key: Key) -> dict[str, Any]:
+    """What the page may know of the key that it works with."""
+    return {
+        "id": key.id,
+        "name": key.name,
+        "admin": key.admin,
+        "models": None if key.models is None else sorted(key.models),
+        "tools": None if key.tools is None else sorted(key.tools),
+    }
+
+
+def check_csrf(request: Request, session: Session) -> None:
+    """Raises `Problem` (403)."""
+    if not hmac.compare_digest(request.headers.get(CSRF, "").encode(), session.csrf.encode()):
+        raise forbidden(
+            "This was not asked for by the page itself.", remedy=f"Send the `csrf_token` of GET /session as `{CSRF}`."
+        )
+
+
+def cookie_of(request: Request) -> str | None:
+    """The value of the session's cookie, if the request has one."""
+    name = SECURE_COOKIE if request.secure else COOKIE
+    # Several Cookie headers came as one, joined by commas.
+    for pair in request.headers.get("cookie", "").replace(",", ";").split(";"):
+        key, _, value = pair.strip().partition("=")
+        if key == name and 0 < len(value) <= _MOST_LETTERS:
+            return value
+    return None
+
+
+def _cookie(request: Request, value: str, seconds: int) -> str:
+    name = SECURE_COOKIE if request.secure else COOKIE
+    secure = "; Secure" if request.secure else ""
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _token(body: Any) -> str:
+    token = body.get("key") if isinstance(body, dict) else None
+    token = token.strip() if isinstance(token, str) else ""
+    if not token:
+        raise bad_request("The key is missing.", param="key", remedy="Enter a key that `centuria keys add` made.")
+    if len(token) > _MOST_LETTERS or not token.isascii() or not token.isprintable() or " " in token:
+        raise bad_request("This is no key.", param="key", remedy="Enter a key that `centuria keys add` made.")
+    return token
+
+
+def _shows_a_key(request: Request) -> bool:
+    return "authorization" in request.headers or "x-api-key" in request.headers
+
+
+def _as(request: Request, token: str) -> Request:
+    """The request as it would be had it shown this key itself, and no cookie."""
+    headers = {name: value for name, value in request.headers.items() if name not in ("cookie", "x-api-key")}
+    return replace(request, headers={**headers, "authorization": f"Bearer {token}"})
+
+
+def _digest(id: str) -> bytes:
+    return hashlib.sha256(id.encode()).digest()
