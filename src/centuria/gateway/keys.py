@@ -86,7 +86,11 @@ class KeyRing:
 
     async def of_token(self, token: str) -> Key | None:
         """The key of a token that someone showed in another way. None: there is none, or it was revoked."""
-        digest = digest_of(token)
+        key = await self.of_digest(digest_of(token))
+        return key if token else None
+
+    async def of_digest(self, digest: bytes) -> Key | None:
+        """The same, for whoever keeps no more of the token than what the store keeps of it."""
         found, key = self._remembered(digest)
         if not found:
             # Many requests with one new token: the store is asked once.
@@ -94,7 +98,7 @@ class KeyRing:
                 found, key = self._remembered(digest)
                 if not found:
                     key = await self._look_up(digest)
-        return key if token else None
+        return key
 
     def forget(self) -> None:
         """Ask the store again for every key: one was made or revoked here."""

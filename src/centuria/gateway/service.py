@@ -21,6 +21,7 @@ from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.chat.routes import ChatRoutes
 from centuria.gateway.keys import KeyRing
 from centuria.gateway.metrics import Sample, Tally
+from centuria.gateway.page.service import Page
 from centuria.gateway.ports import Store
 from centuria.gateway.problems import StoreUnavailable, unavailable
 from centuria.gateway.server import Server
@@ -87,9 +88,10 @@ class Gateway:
             tools = ToolRoutes(self.tools, self.store, settings)
             swarms = SwarmService(settings, self.store, self.funnel.ask, self.tools, wall=self._wall)
             self.swarms = await stack.enter_async_context(swarms)
-            rooms = [*chat.routes(), *tools.routes(), *swarms.routes()]
+            page = Page(self.ring, self.store)
+            rooms = [*chat.routes(), *tools.routes(), *swarms.routes(), *page.routes()]
             self.router = Router([*rooms, *self._own_routes()])
-            self.app = App(settings, self.router, self.ring)
+            self.app = App(settings, self.router, page.ring)
             self._stack = stack.pop_all()
         return self
 

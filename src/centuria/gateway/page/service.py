@@ -6,19 +6,19 @@ import time
 from collections.abc import Callable
 
 from centuria.gateway.page import files
-from centuria.gateway.page.session import CookieRing, Sessions, SignIn
+from centuria.gateway.page.session import CookieRing, Keys, Sessions, SignIn
 from centuria.gateway.page.usage import Usage
 from centuria.gateway.ports import Store
-from centuria.gateway.web import Ring, Route
+from centuria.gateway.web import Route
 
 
 class Page:
-    """`ring` knows keys by what requests show. Give `Page.ring` to the app in its place: it knows cookies too."""
+    """`keys` knows them by what requests show. Give `Page.ring` to the app in its place: it knows cookies too."""
 
-    def __init__(self, ring: Ring, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, keys: Keys, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.sessions = Sessions(clock=clock)
-        self.ring = CookieRing(ring, self.sessions)
-        self._sign_in = SignIn(ring, self.sessions)
+        self.ring = CookieRing(keys, self.sessions)
+        self._sign_in = SignIn(keys, self.sessions)
         self._usage = Usage(store)
 
     def routes(self) -> list[Route]:

@@ -10,11 +10,12 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
+from centuria.gateway.keys import LOCAL, digest_of
 from centuria.gateway.ports import Key
-from centuria.gateway.problems import Problem, bad_request, forbidden
+from centuria.gateway.problems import Problem, bad_request, forbidden, unauthenticated
 from centuria.gateway.web import Reply, Request, Ring, Route
 
 COOKIE = "centuria_session"
@@ -25,14 +26,24 @@ _SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 _MOST_LETTERS = 512
 
 
+class Keys(Ring, Protocol):
+    """`keys.KeyRing`, as far as sessions need it."""
+
+    async def of_digest(self, digest: bytes) -> Key | None: ...
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
-    """One browser that signed in. `token` is the key's, shown to nobody again; `ends` is on the sessions' clock."""
+    """One browser that signed in. `digest` is all that is kept of the token; `ends` is on the sessions' clock.
 
-    token: str
+    `secure`: it began over HTTPS, and is known by the cookie of that alone.
+    """
+
+    digest: bytes
     key: str
     csrf: str
     ends: float
+    secure: bool = False
 
 
 class Sessions:
@@ -62,7 +73,7 @@ class Sessions:
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def begin(self, token: str, key: Key) -> tuple[str, Session]:
+    def begin(self, digest: bytes, key: Key, *, secure: bool = False) -> tuple[str, Session]:
         """A new session of this key: the value of its cookie, and what it stands for."""
         now = self._clock()
         self._forget(now)
@@ -71,7 +82,7 @@ class Sessions:
             del self._sessions[own[0]]
         elif len(self._sessions) >= self._most:
             del self._sessions[next(iter(self._sessions))]
-        id, session = self._dice(), Session(token, key.id, self._dice(), now + self.lasts)
+        id, session = self._dice(), Session(digest, key.id, self._dice(), now + self.lasts, secure)
         self._sessions[_digest(id)] = session
         return id, session
 
@@ -97,32 +108,41 @@ class CookieRing:
     The key is looked up anew for each request, so a revoked one is refused, and its session ended.
     """
 
-    def __init__(self, ring: Ring, sessions: Sessions) -> None:
-        self._ring = ring
+    def __init__(self, keys: Keys, sessions: Sessions) -> None:
+        self._keys = keys
         self._sessions = sessions
 
     async def identify(self, request: Request) -> Key:
         """Raises `Problem`: 401, or 403 where a cookie comes without its token."""
-        id = cookie_of(request)
-        session = None if id is None or _shows_a_key(request) else self._sessions.find(id)
-        if id is None or session is None:
-            return await self._ring.identify(request)
+        id, session = self.session_of(request)
+        if session is None:
+            return await self._keys.identify(request)
         if request.method not in _SAFE:
             check_csrf(request, session)
-        try:
-            return await self._ring.identify(_as(request, session.token))
-        except Problem as problem:
-            if problem.status == 401:
-                self._sessions.end(id)
-            raise
+        key = await self._keys.of_digest(session.digest)
+        if key is None:
+            self._sessions.end(id)
+            raise unauthenticated()
+        return key
+
+    def session_of(self, request: Request) -> tuple[str, Session | None]:
+        """The cookie of a request and its session; none where it shows a key of its own."""
+        if "authorization" in request.headers or "x-api-key" in request.headers:
+            return "", None
+        for secure in (True, False):
+            id = _cookie_of(request, secure)
+            session = self._sessions.find(id) if id else None
+            if session is not None and session.secure == secure:
+                return id, session
+        return "", None
 
 
 class SignIn:
     """The routes of signing in and out."""
 
-    def __init__(self, ring: Ring, sessions: Sessions) -> None:
-        self._ring = ring
-        self._cookies = CookieRing(ring, sessions)
+    def __init__(self, keys: Keys, sessions: Sessions) -> None:
+        self._keys = keys
+        self._ring = CookieRing(keys, sessions)
         self._sessions = sessions
 
     def routes(self) -> list[Route]:
@@ -133,42 +153,42 @@ class SignIn:
         ]
 
     async def show(self, request: Request) -> Reply:
-        """Who is signed in, if anybody: never an error, for every page asks this first."""
-        id = cookie_of(request)
-        session = None if id is None else self._sessions.find(id)
+        """Who is signed in, if anybody: no error where nobody is, for every page asks this first."""
+        _, session = self._ring.session_of(request)
         try:
-            key = await self._cookies.identify(replace(request, method="GET"))
+            key = await self._ring.identify(request)
         except Problem as problem:
             if problem.status != 401:
                 raise
-            gone = {"set-cookie": _cookie(request, "", 0)} if id is not None else None
-            return Reply.of({"signed_in": False, "open": False}, headers=gone)
-        if session is None and not _shows_a_key(request):
-            return Reply.of({"signed_in": True, "open": True, "key": shown(key)})
-        csrf = None if session is None else session.csrf
-        return Reply.of({"signed_in": True, "open": False, "key": shown(key), "csrf_token": csrf})
+            return Reply.of({"signed_in": False, "open": False})
+        told: dict[str, Any] = {"signed_in": True, "open": key.id == LOCAL.id, "key": shown(key)}
+        return Reply.of(told if session is None else told | {"csrf_token": session.csrf})
 
     async def sign_in(self, request: Request) -> Reply:
         """`{"key": ...}`: 200 with the cookie. Raises `Problem`: 400, or 401 for a key that is not known."""
         # A form of another site cannot send this type without asking first.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise bad_request("The body must be JSON.", remedy="Send `content-type: application/json`.")
-        token = _token(request.json())
-        key = await self._ring.identify(_as(request, token))
-        before = cookie_of(request)
-        if before is not None:
-            self._sessions.end(before)
-        id, session = self._sessions.begin(token, key)
+        digest = digest_of(_token(request.json()))
+        key = await self._keys.of_digest(digest)
+        if key is None:
+            raise unauthenticated()
+        before, _ = self._ring.session_of(request)
+        self._sessions.end(before)
+        # Behind a proxy that ends TLS only the browser knows that it came by HTTPS; App has checked whose origin it is.
+        secure = request.secure or request.headers.get("origin", "").startswith("https://")
+        id, session = self._sessions.begin(digest, key, secure=secure)
         told = {"signed_in": True, "open": False, "key": shown(key), "csrf_token": session.csrf}
-        return Reply.of(told, headers={"set-cookie": _cookie(request, id, round(self._sessions.lasts))})
+        return Reply.of(told, headers={"set-cookie": _cookie(id, round(self._sessions.lasts), secure=secure)})
 
     async def sign_out(self, request: Request) -> Reply:
-        id = cookie_of(request)
-        session = None if id is None else self._sessions.find(id)
-        if id is not None and session is not None:
-            check_csrf(request, session)
-            self._sessions.end(id)
-        return Reply(b"", 204, {"set-cookie": _cookie(request, "", 0)})
+        """Raises `Problem` (403) where the token is missing. Who is not signed in, is signed out."""
+        id, session = self._ring.session_of(request)
+        if session is None:
+            return Reply(b"", 204)
+        check_csrf(request, session)
+        self._sessions.end(id)
+        return Reply(b"", 204, {"set-cookie": _cookie("", 0, secure=session.secure)})
 
 
 def shown(key: Key) -> dict[str, Any]:
@@ -190,21 +210,20 @@ def check_csrf(request: Request, session: Session) -> None:
         )
 
 
-def cookie_of(request: Request) -> str | None:
-    """The value of the session's cookie, if the request has one."""
-    name = SECURE_COOKIE if request.secure else COOKIE
+def _cookie_of(request: Request, secure: bool) -> str:
+    """The value of the cookie by this name; "" where there is none."""
+    name = SECURE_COOKIE if secure else COOKIE
     # Several Cookie headers came as one, joined by commas.
     for pair in request.headers.get("cookie", "").replace(",", ";").split(";"):
         key, _, value = pair.strip().partition("=")
-        if key == name and 0 < len(value) <= _MOST_LETTERS:
+        if key == name and len(value) <= _MOST_LETTERS:
             return value
-    return None
+    return ""
 
 
-def _cookie(request: Request, value: str, seconds: int) -> str:
-    name = SECURE_COOKIE if request.secure else COOKIE
-    secure = "; Secure" if request.secure else ""
-    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{secure}"
+def _cookie(value: str, seconds: int, *, secure: bool) -> str:
+    name = SECURE_COOKIE if secure else COOKIE
+    return f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Strict{'; Secure' if secure else ''}"
 
 
 def _token(body: Any) -> str:
@@ -215,16 +234,6 @@ def _token(body: Any) -> str:
     if len(token) > _MOST_LETTERS or not token.isascii() or not token.isprintable() or " " in token:
         raise bad_request("This is no key.", param="key", remedy="Enter a key that `centuria keys add` made.")
     return token
-
-
-def _shows_a_key(request: Request) -> bool:
-    return "authorization" in request.headers or "x-api-key" in request.headers
-
-
-def _as(request: Request, token: str) -> Request:
-    """The request as it would be had it shown this key itself, and no cookie."""
-    headers = {name: value for name, value in request.headers.items() if name not in ("cookie", "x-api-key")}
-    return replace(request, headers={**headers, "authorization": f"Bearer {token}"})
 
 
 def _digest(id: str) -> bytes:

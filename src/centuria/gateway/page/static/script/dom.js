@@ -137,16 +137,35 @@ export function dots(across, lit = []) {
     svg("circle", { cx: (index % across + 0.5) * step, cy: (Math.floor(index / across) + 0.5) * step, r: step * 0.3, class: lit.includes(index) ? "lit" : "" })));
 }
 
-/** Run `work` on the next frame, once, however often it is asked for; at most every `pause` milliseconds. */
+/** The width of a node, as it was laid out last: reading it costs no layout. `onchange` is told when it has changed. */
+export function widthOf(node, onchange = () => {}) {
+  let wide = 0;
+  const observer = new ResizeObserver(entries => {
+    const now = entries.at(-1).contentRect.width;
+    if (now !== wide) { wide = now; onchange(); }
+  });
+  observer.observe(node);
+  return { get now() { return wide; }, end: () => observer.disconnect() };
+}
+
+/**
+ * Run `work` on the next frame, once, however often it is asked for; `pause` milliseconds apart, and further where the
+ * work takes long: most of the time is the browser's own.
+ */
 export function paced(work, pause = 0) {
-  let asked = false, last = -Infinity, ended = false;
+  let asked = false, next = -Infinity, ended = false;
   function frame(now) {
     if (ended) return;
-    if (now - last < pause) { requestAnimationFrame(frame); return; }
-    asked = false; last = now;
+    if (now < next) { requestAnimationFrame(frame); return; }
+    asked = false;
+    const began = performance.now();
     work(now);
+    next = now + Math.max(pause, SHARE * (performance.now() - began));
   }
   const ask = () => { if (!asked && !ended) { asked = true; requestAnimationFrame(frame); } };
   ask.end = () => { ended = true; };
   return ask;
 }
+
+/** How much longer it rests than it works. */
+const SHARE = 5;

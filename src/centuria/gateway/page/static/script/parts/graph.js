@@ -1,6 +1,6 @@
 // The task graph in layers: what a task needs, and who made it, is above it.
 
-import { el, mark, paced, say } from "../dom.js";
+import { el, mark, paced, say, widthOf } from "../dom.js";
 import { doingOf } from "../fold.js";
 import { clip, num } from "../format.js";
 import { colours, sized, whenRecoloured } from "../theme.js";
@@ -12,13 +12,16 @@ export function graph({ open }) {
   const canvas = el("canvas", { tabindex: "0", role: "application" }), inner = el("div", {}, canvas), box = el("div", { class: "graph" }, inner);
   const heading = el("h2", {}, "Task graph"), pointed = el("p", { class: "pointed own", "aria-live": "polite" }, "");
   const node = el("section", { class: "card" }, el("header", {}, heading), el("div", { class: "drawn" }, box), pointed);
-  let fold = null, shape = -1, wide = 0, layers = [], places = new Map(), active = null, edges = [], below = new Map(), tall = 40, big = false, visible = true;
-  const redraw = paced(draw), stop = whenRecoloured(() => redraw());
+  let fold = null, shape = -1, wide = 0, layers = [], places = new Map(), active = null, edges = [], below = new Map(), tall = 40, big = false;
+  const redraw = paced(draw, 60), stop = whenRecoloured(() => redraw());
   box.addEventListener("scroll", () => redraw());
-  const watcher = new IntersectionObserver(entries => { visible = entries.at(-1).isIntersecting; if (visible) redraw(); });
-  watcher.observe(node);
+  const width = widthOf(box, () => redraw());
 
-  function update(next) { fold = next; if (visible) redraw(); }
+  function update(next) {
+    fold = next;
+    say(heading, `Task graph ${num(fold.total)}`);
+    redraw();
+  }
 
   /** The layer of each task: one below the lowest of what it needs, or of who made it. */
   function layOut() {
@@ -55,7 +58,7 @@ export function graph({ open }) {
     let y = 2;
     layers.forEach((layer, index) => {
       y += TITLE;
-      const columns = Math.min(across, layer.length), indent = big ? Math.max(0, (wide - columns * (size.wide + size.gap) + size.gap) / 2) : 0;
+      const columns = Math.min(across, layer.length), indent = Math.max(0, (wide - columns * (size.wide + size.gap) + size.gap) / 2);
       layer.forEach((row, number) => places.set(row.id, { row, layer: index, number, x: indent + number % across * (size.wide + size.gap), y: y + Math.floor(number / across) * (size.high + size.gap), w: size.wide, h: size.high }));
       y += Math.ceil(layer.length / across) * (size.high + size.gap) - size.gap + size.between;
     });
@@ -65,22 +68,24 @@ export function graph({ open }) {
 
   function draw() {
     if (!fold || !node.isConnected) return;
-    const now = box.clientWidth;
+    const now = width.now;
+    if (now < 40) return;
     if (shape !== fold.shape) { shape = fold.shape; layOut(); wide = 0; }
     if (now !== wide) { wide = now; place(); }
-    say(heading, `Task graph ${num(fold.total)}`);
     mark(canvas, "aria-label", `Task graph: ${num(fold.total)} tasks in ${num(layers.length)} layers, ${num(edges.length)} edges. Arrow keys move, Enter opens the agent.`);
     if (pointed.textContent === "") say(pointed, "Point at a task to see what it needs and what needs it.");
     const high = Math.min(TALL, tall), c = sized(canvas, wide, high), colour = colours(), top = box.scrollTop;
     c.translate(0, -top);
     c.textBaseline = "middle";
-    c.fillStyle = colour.soft;
-    layers.forEach((layer, index) => {
-      const first = places.get(layer[0].id);
-      c.textAlign = "left";
-      c.fillText(`${index === 0 ? "first" : `layer ${index + 1}`} · ${num(layer.length)}`, 0, first.y - TITLE / 2);
-    });
     drawEdges(c, colour);
+    c.textAlign = "left";
+    layers.forEach((layer, index) => {
+      const words = `${index === 0 ? "first" : `layer ${index + 1}`} · ${num(layer.length)}`, y = places.get(layer[0].id).y - TITLE / 2;
+      c.fillStyle = colour.card;
+      c.fillRect(0, y - 8, c.measureText(words).width + 6, 16);
+      c.fillStyle = colour.soft;
+      c.fillText(words, 0, y);
+    });
     for (const spot of places.values()) {
       if (spot.y + spot.h < top || spot.y > top + high) continue;
       drawTask(c, colour, spot);
@@ -92,7 +97,7 @@ export function graph({ open }) {
     const some = edges.length <= MOST_EDGES ? edges : [];
     c.lineWidth = 1;
     c.strokeStyle = colour.ready;
-    c.globalAlpha = active === null ? 0.9 : 0.35;
+    c.globalAlpha = (active === null ? 1 : 0.4) * (big ? 1 : Math.max(0.15, Math.min(0.8, 40 / edges.length)));
     c.beginPath();
     for (const edge of some) curve(c, edge);
     c.stroke();
@@ -167,7 +172,7 @@ export function graph({ open }) {
     const there = places.get(active);
     if (there.y < box.scrollTop || there.y + there.h > box.scrollTop + box.clientHeight) box.scrollTop = there.y - box.clientHeight / 2;
   });
-  return { node, update, redraw, close() { stop(); watcher.disconnect(); redraw.end(); } };
+  return { node, update, redraw, close() { stop(); width.end(); redraw.end(); } };
 }
 
 function fitted(c, text, room) {

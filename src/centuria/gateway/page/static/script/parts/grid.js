@@ -1,22 +1,29 @@
 // The agents: one cell for each slot with what goes on in it, or one for each task with how it ended.
 
-import { choice, el, mark, say } from "../dom.js";
+import { choice, el, mark, say, widthOf } from "../dom.js";
 import { ACTS, STATUSES, act, doingOf } from "../fold.js";
 import { clip, num } from "../format.js";
 
 /** Cells have names as long as they stay within so many rows. */
 const ROWS_BIG = 5, ROWS_NAMED = 13, DENSE_LIMIT = 3000;
 const SIGNS = { ok: "✓", failed: "×", timeout: "◷", cancelled: "–", budget: "$", blocked: "‖", skipped: "·", running: "▸", ready: "·", waiting: "·" };
+/** What most ids begin with, up to a mark between words: small cells leave it out. */
+function beginning(order) {
+  const found = /^.*[-_./: ](?=.)/.exec(order[0]?.id ?? "")?.[0] ?? "";
+  return found && order.filter(row => row.id.startsWith(found)).length > order.length * 0.6 ? found : "";
+}
 const KEYS = { ArrowRight: [1, 0], ArrowLeft: [-1, 0], ArrowDown: [0, 1], ArrowUp: [0, -1] };
 
 export function grid({ open }) {
   const cells = el("div", { class: "cells", role: "group", "aria-label": "Agents", "aria-describedby": "grid-hint" });
   const legend = el("div", { class: "legend" }), made = [];
-  let which = "slots", chosen = false, fold = null, size = "", current = 0, shownLegend = "", selected = null;
+  let which = "slots", chosen = false, fold = null, size = "", current = 0, shownLegend = "", selected = null, prefix = "", prefixOf = -1;
   const show = choice("What the cells are", [["slots", "Slots"], ["tasks", "Tasks"]], which, value => { which = value; chosen = true; update(fold); });
   const heading = el("h2", {}, "Agents"), note = el("p", { class: "small soft", hidden: true });
   const node = el("section", { class: "card" }, el("header", {}, heading, legend, show.node), cells, note,
     el("p", { class: "unseen", id: "grid-hint" }, "Arrow keys move from cell to cell, Enter opens the agent."));
+
+  const width = widthOf(cells, () => update(fold));
 
   function newCell(index) {
     const sign = el("i", { "aria-hidden": "true" }), name = el("b"), words = el("span");
@@ -34,13 +41,18 @@ export function grid({ open }) {
     return Array.from({ length: Math.min(slots, DENSE_LIMIT) }, (_, slot) => { const id = fold.slots.get(slot); return id === undefined ? null : fold.find(id) || null; });
   }
 
+  function brief(id) {
+    if (prefixOf !== fold.shape) { prefixOf = fold.shape; prefix = beginning(fold.order); }
+    return clip(size === "named" && id.length > 9 && prefix && id.startsWith(prefix) ? id.slice(prefix.length) : id, 60);
+  }
+
   function fit(count) {
-    const wide = cells.clientWidth || 800;
+    const wide = width.now || 800;
     const rows = least => Math.ceil(count / Math.max(1, Math.floor(wide / least)));
-    const now = rows(165) <= ROWS_BIG ? "big" : rows(111) <= ROWS_NAMED ? "named" : "dense";
+    const now = rows(165) <= ROWS_BIG ? "big" : rows(117) <= ROWS_NAMED ? "named" : "dense";
     if (now === size) return;
     cells.dataset.size = size = now;
-    for (const one of made) one.said = "";
+    for (const one of made) { one.said = ""; one.id = undefined; }
   }
 
   function update(next) {
@@ -69,7 +81,7 @@ export function grid({ open }) {
       one.sign.textContent = SIGNS[sign] || sign;
     }
     const id = row ? row.id : null;
-    if (one.id !== id) { one.id = id; one.name.textContent = id === null ? "" : clip(id, 60); }
+    if (one.id !== id) { one.id = id; one.name.textContent = id === null ? "" : brief(id); }
     const words = row ? which === "tasks" && row.label ? row.label : doingOf(row) : "free";
     const said = row ? `${row.id}${row.label ? `, ${row.label}` : ""}: ${doingOf(row)}` : `Slot ${index}: free`;
     if (one.said !== said) {
@@ -126,5 +138,5 @@ export function grid({ open }) {
     const cell = event.target.closest(".cell"), one = cell && made[Number(cell.dataset.index)];
     if (one && one.id !== null) open(one.id, cell);
   });
-  return { node, update, select(id) { selected = id; update(fold); } };
+  return { node, update, select(id) { selected = id; update(fold); }, close: width.end };
 }

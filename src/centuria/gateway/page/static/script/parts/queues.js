@@ -5,13 +5,15 @@ import { announce, el, mark, meter, say } from "../dom.js";
 import { shownResource } from "../fold.js";
 import { num, sec } from "../format.js";
 
+const KINDS = { "": "", model: "model", server: "server", lease: "sessions" };
+const slug = name => name.slice(name.indexOf(":") + 1).split("__")[0];
 const SETTLE_MS = 450, MOST = 100_000;
 
 export function queues(swarm) {
   const body = el("tbody"), rows = new Map();
   const head = [["what"], ["in use"], ["waiting", "n"], ["served", "n"], ["wait p50", "n"], ["p99", "n"], ["limit", "n"]];
   const none = el("p", { class: "soft small" }, "No tool or model has been used yet.");
-  const table = el("table", { class: "rows fold", hidden: true }, el("thead", {}, el("tr", {}, head.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))), body);
+  const table = el("table", { class: "rows fold queues", hidden: true }, el("thead", {}, el("tr", {}, head.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))), body);
   const node = el("section", { class: "card" }, el("header", {}, el("h2", {}, "Queues")), none, table);
 
   function update(fold) {
@@ -28,12 +30,13 @@ export function queues(swarm) {
 }
 
 function newRow(name, swarm) {
-  const title = name === "agents" ? "agents" : shownResource(name), kind = name.includes(":") ? name.slice(0, name.indexOf(":")) : "";
+  const kind = name.includes(":") ? name.slice(0, name.indexOf(":")) : "", bare = name.slice(name.indexOf(":") + 1);
+  const title = kind === "tool" ? shownResource(name) : bare;
   const bar = meter(`${title} in use`), use = el("span"), waiting = el("td", { class: "n", "data-label": "waiting" }), served = el("td", { class: "n", "data-label": "served" });
   const p50 = el("td", { class: "n soft", "data-label": "wait p50" }), p99 = el("td", { class: "n soft", "data-label": "p99" });
   const gate = el("div", { class: "tiny hot" });
   const control = kind === "model" ? governed() : stepper(name, title, swarm);
-  const node = el("tr", {}, el("td", {}, el("div", { class: "queue-name" }, title), kind && kind !== "tool" ? el("div", { class: "tiny soft" }, kind === "model" ? "model" : kind === "lease" ? "sessions" : kind) : null, gate),
+  const node = el("tr", {}, el("td", {}, el("span", { class: "queue-name" }, title), " ", el("span", { class: "tiny soft own" }, KINDS[kind] ?? `tool of ${slug(name)}`), gate),
     el("td", { class: "wide" }, el("div", { class: "use" }, bar.node, use)), waiting, served, p50, p99, el("td", { class: "n" }, control.node));
   function update(row, fold) {
     const full = row.limit > 0 && row.inUse >= row.limit;

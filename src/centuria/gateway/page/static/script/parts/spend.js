@@ -1,6 +1,6 @@
 // Money over time, against the cap.
 
-import { el, say } from "../dom.js";
+import { el, say, widthOf } from "../dom.js";
 import { PICO, cap, pico, sec, usd } from "../format.js";
 import { colours, sized } from "../theme.js";
 import { ticks } from "../scale.js";
@@ -10,6 +10,7 @@ const HIGH = 170, LEFT = 52, BELOW = 22, ABOVE = 14;
 export function spend() {
   const canvas = el("canvas", { role: "img", "aria-label": "Money spent over time" }), facts = el("dl", { class: "facts" });
   const node = el("section", { class: "card" }, el("header", {}, el("h2", {}, "Money")), el("div", { class: "drawn" }, canvas), facts);
+  const width = widthOf(canvas.parentElement);
   let said = "";
 
   function update(fold, now) {
@@ -25,13 +26,14 @@ export function spend() {
   }
 
   function draw(fold, now) {
-    const wide = canvas.parentElement.clientWidth, c = sized(canvas, wide, HIGH), colour = colours();
+    const wide = width.now;
+    if (wide < LEFT + 48) return;
+    const c = sized(canvas, wide, HIGH), colour = colours();
     const base = HIGH - BELOW, area = wide - LEFT - 8, points = fold.spending;
-    if (!points.length || area < 40) return;
+    if (!points.length) return;
     const from = points[0][0], to = Math.max(fold.working ? now : fold.endedAt ?? fold.at, from + 1);
-    const whole = fold.spent + fold.held + fold.reserved;
-    const close = fold.cap !== null && whole > fold.cap * 0.3;
-    const top = Math.max(close ? fold.cap * 1.06 : whole * 1.25, 1e6);
+    const close = fold.cap !== null && fold.spent > fold.cap * 0.3;
+    const top = Math.max(close ? fold.cap * 1.06 : fold.spent * 1.25, 1e6);
     const x = at => LEFT + area * (at - from) / (to - from), y = amount => base - (base - ABOVE) * amount / top;
     c.strokeStyle = colour.line;
     c.fillStyle = colour.soft;
@@ -64,5 +66,5 @@ export function spend() {
       if (centre + half < wide) c.fillText(at === 0 ? "0" : sec(at), centre, HIGH - 5);
     }
   }
-  return { node, update, drawn: true };
+  return { node, update, close: width.end };
 }

@@ -48,8 +48,8 @@ function answer(turn) {
 function tool(call, id) {
   const wrong = !["ok", "open", "done"].includes(call.state), words = call.state === "open" ? "runs …" : call.state;
   const body = [];
-  if (call.arguments) body.push(el("details", { dataset: { id: `i${id}` } }, el("summary", {}, "arguments"), el("pre", {}, pretty(call.arguments))));
-  if (call.result) body.push(el("details", { dataset: { id: `r${id}` } }, el("summary", {}, "result"), el("pre", {}, pretty(call.result))));
+  if (call.arguments) body.push(el("details", { dataset: { id: `i${id}` } }, el("summary", {}, "asked", el("code", {}, clip(call.arguments, 200))), el("pre", {}, pretty(call.arguments))));
+  if (call.result) body.push(el("details", { dataset: { id: `r${id}` } }, el("summary", {}, "got", el("code", {}, clip(call.result, 200))), el("pre", {}, pretty(call.result))));
   return marked(el("article", { class: `said tool${wrong ? " wrong" : ""}` }, el("header", {}, el("b", { class: "own" }, call.name), el("span", {}, words)), body), `c${id}${call.state}${(call.result || "").length}`);
 }
 

@@ -15,7 +15,7 @@ export function tasks({ open }) {
   const more = button("Show more", () => { most += 100; update(fold); }, { class: "little" });
   const head = [["task"], ["now"], ["turns", "n"], ["tools", "n"], ["spent", "n"], ["time", "n"]];
   const node = el("section", { class: "card" }, el("header", {}, heading, el("div", { class: "search" }, search), filter),
-    el("table", { class: "rows fold" }, el("thead", {}, el("tr", {}, head.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))), body),
+    el("table", { class: "rows fold tasks" }, el("thead", {}, el("tr", {}, head.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))), body),
     el("div", { class: "actions", style: { marginTop: "12px", alignItems: "center" } }, more, count));
 
   const fits = row => (!which || (row.status || row.state) === which) &&
@@ -44,7 +44,7 @@ function newRow(id, open) {
   const link = el("button", { type: "button", class: "link own" }, id), label = el("div", { class: "tiny soft own" }), now = el("span"), cause = el("div", { class: "tiny soft own" });
   const cells = ["turns", "tools", "", ""].map(name => el("td", { class: "n", "data-label": name || null }));
   link.addEventListener("click", () => open(id, link));
-  const node = el("tr", {}, el("td", {}, link, label), el("td", {}, now, cause), cells);
+  const node = el("tr", {}, el("td", {}, link, label, cause), el("td", { class: "state" }, now), cells);
   function update(row, at) {
     say(label, row.label);
     say(now, doingOf(row));

@@ -1,6 +1,6 @@
 // The timeline: one lane a slot, and above it how many calls were in flight.
 
-import { button, el, mark, paced, say } from "../dom.js";
+import { button, el, mark, paced, say, widthOf } from "../dom.js";
 import { shownResource } from "../fold.js";
 import { num, sec } from "../format.js";
 import { KINDS } from "../spans.js";
@@ -25,18 +25,17 @@ export function timeline({ open }) {
   const node = el("section", { class: "card" }, el("header", {}, el("h2", {}, "Timeline"), legend,
     el("div", { class: "actions" }, button("−", () => zoom(0.5), { class: "little", "aria-label": "Zoom out" }), button("+", () => zoom(2), { class: "little", "aria-label": "Zoom in" }), all)),
   el("div", { class: "drawn" }, strip), el("div", { class: "drawn" }, box), pointed);
-  let fold = null, from = null, to = null, live = true, selected = -1, lanes = [], loose = false, high = 4, end = 1, visible = true;
-  const redraw = paced(draw);
+  let fold = null, from = null, to = null, live = true, selected = -1, lanes = [], loose = false, high = 4, end = 1;
+  const redraw = paced(draw, 60);
   const stop = whenRecoloured(() => redraw());
   box.addEventListener("scroll", () => redraw());
-  const watcher = new IntersectionObserver(entries => { visible = entries.at(-1).isIntersecting; if (visible) redraw(); });
-  watcher.observe(node);
+  const width = widthOf(box, () => redraw());
 
   const start = () => fold.startedAt ?? 0;
   function update(next, now) {
     fold = next;
     end = Math.max(0.5, (fold.working ? now : fold.endedAt ?? fold.at) - start());
-    if (visible) redraw();
+    redraw();
   }
 
   function prepare() {
@@ -54,7 +53,7 @@ export function timeline({ open }) {
   function draw() {
     if (!fold || !node.isConnected) return;
     prepare();
-    const wide = box.clientWidth;
+    const wide = width.now;
     if (wide < LEFT + 40) return;
     drawStrip(wide);
     drawLanes(wide);
@@ -200,5 +199,5 @@ export function timeline({ open }) {
       Enter: () => { if (selected >= 0) open(spans.words[spans.task[selected]], canvas); } };
     if (keys[event.key]) { event.preventDefault(); keys[event.key](); }
   });
-  return { node, update, redraw, close() { stop(); watcher.disconnect(); redraw.end(); window.removeEventListener("pointerup", letGo); window.removeEventListener("pointercancel", letGo); } };
+  return { node, update, redraw, close() { stop(); width.end(); redraw.end(); window.removeEventListener("pointerup", letGo); window.removeEventListener("pointercancel", letGo); } };
 }

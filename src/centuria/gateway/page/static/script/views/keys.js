@@ -24,15 +24,15 @@ function table(keys) {
 }
 
 function row(key) {
-  const bar = meter("Spent"), whole = key.budget_usd ?? (key.spent_usd + key.held_usd + key.leased_usd);
-  bar.update([[key.spent_usd, "model-mark"], [key.held_usd, "money-mark"], [key.leased_usd, "idle-mark"]], whole,
+  const bar = meter("Spent");
+  bar.update([[key.spent_usd, "model-mark"], [key.held_usd, "money-mark"], [key.leased_usd, "idle-mark"]], key.budget_usd || 1,
     `${usd(key.spent_usd)} spent, ${usd(key.held_usd)} held, ${usd(key.leased_usd)} leased`);
   const state = key.revoked ? chip("failed", "revoked") : key.admin ? el("span", { class: "chip plain" }, "admin") : null;
   const may = [key.models ? counted(key.models.length, "model") : "all models", key.tools ? counted(key.tools.length, "tool") : "all tools",
     key.rpm ? `${num(key.rpm)} requests/min` : "", key.tpm ? `${num(key.tpm)} tokens/min` : ""].filter(Boolean).join(", ");
   return el("tr", { class: key.revoked ? "soft" : null },
     el("td", {}, el("div", { class: "title" }, el("strong", { class: "own" }, key.name), state), el("div", { class: "tiny soft mono" }, key.id)),
-    el("td", { class: "wide", style: { minWidth: "90px" } }, bar.node),
+    el("td", { class: "wide", style: { minWidth: "90px" } }, key.budget_usd === null ? null : bar.node),
     el("td", { class: "n", "data-label": "spent" }, usd(key.spent_usd)), el("td", { class: "n", "data-label": "held" }, usd(key.held_usd)),
     el("td", { class: "n", "data-label": "of" }, key.budget_usd === null ? "no cap" : cap(key.budget_usd)),
     el("td", { class: "small soft wide" }, may),

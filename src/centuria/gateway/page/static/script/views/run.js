@@ -45,19 +45,26 @@ export function runView({ parts: [id, agent], retitle }) {
 
   const all = [tiles(), approvals(id), grid({ open: go }), timeline({ open: go }), queues(id), spend(), graph({ open: go }), census(), notices(), tasks({ open: go }), result(id)];
   const [figures, asks, cells, lanes, shared, money, net, ends, notes, list, answer] = all;
-  const shown = el("div", { class: "shown" }, asks.node, cells.node, answer.node, lanes.node, el("div", { class: "of-two" }, shared.node, money.node),
-    el("div", { class: "of-two" }, net.node, el("div", { class: "stack" }, ends.node, notes.node)), list.node);
+  const shown = el("div", { class: "shown" }, asks.node, cells.node, answer.node, lanes.node, shared.node,
+    el("div", { class: "of-two" }, money.node, el("div", { class: "stack" }, ends.node, notes.node)), net.node, list.node);
   const watch = el("div", { class: "watch" }, shown);
   const node = el("div", {},
     el("div", { class: "head" }, el("div", {}, el("div", { class: "title" }, heading, status, rehearsal, line), under), actions),
     el("div", { class: "stack", style: { marginBottom: "16px" } }, lost, cause), figures.node, watch);
 
   const now = () => Date.now() / 1000 - skew;
+  // What nobody can see is not drawn until it can be seen.
+  const seen = new Set(all.map(part => part.node));
+  const watcher = new IntersectionObserver(entries => {
+    for (const entry of entries) if (entry.isIntersecting) seen.add(entry.target); else seen.delete(entry.target);
+    draw();
+  }, { rootMargin: "200px" });
+  for (const part of all) watcher.observe(part.node);
 
   const draw = paced(() => {
     const at = now();
     drawHead(at);
-    for (const part of all) part.update(fold, at);
+    for (const part of all) if (part.node.hidden || seen.has(part.node)) part.update(fold, at);
     panel?.update(at);
   }, PAUSE);
 
@@ -104,8 +111,6 @@ export function runView({ parts: [id, agent], retitle }) {
 
   get(swarmPath(id)).then(one => { told = facts(one); retitle(told.name); draw(); }, () => {});
   const beat = setInterval(() => { if (!document.hidden && (fold.working || state !== "ended")) draw(); }, 500);
-  const resized = () => draw();
-  window.addEventListener("resize", resized);
 
   function openAgent(name) {
     if (panel?.id === name) return;
@@ -140,6 +145,6 @@ export function runView({ parts: [id, agent], retitle }) {
   return {
     title: "Swarm", node, focus: heading,
     moved: parts => openAgent(parts[1]),
-    close() { following.stop(); clearInterval(beat); window.removeEventListener("resize", resized); draw.end(); panel?.close(); for (const part of all) part.close?.(); },
+    close() { following.stop(); clearInterval(beat); watcher.disconnect(); draw.end(); panel?.close(); for (const part of all) part.close?.(); },
   };
 }

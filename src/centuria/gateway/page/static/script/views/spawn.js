@@ -76,7 +76,7 @@ export function spawnView({ who }) {
 
   function drawTools() {
     if (!tools.length) { toolBox.replaceChildren(el("legend", {}, "Tools"), el("p", { class: "soft small" }, "This gateway has no tools for your key.")); return; }
-    const count = el("span", { class: "soft small", "aria-live": "polite" });
+    const count = el("span", { class: "soft small plain", "aria-live": "polite" });
     const boxes = tools.map(tool => el("input", { type: "checkbox", name: "tool", value: tool }));
     const told = () => { const n = boxes.filter(box => box.checked).length; say(count, n ? ` ${counted(n, "tool")} chosen` : " none chosen"); };
     const set = on => () => { for (const box of boxes) box.checked = on; told(); };

@@ -59,7 +59,7 @@ function shown(told, dates) {
   const parts = [tiles, el("section", { class: "card" }, el("header", {}, el("h2", {}, "By day")), bars(grouped(lines, "day"), dates)),
     el("section", { class: "card" }, el("header", {}, el("h2", {}, "By model")), table("model", grouped(lines, "model")))];
   if (told.all_keys) parts.push(el("section", { class: "card" }, el("header", {}, el("h2", {}, "By key")), table("key", grouped(lines, "key"))));
-  return [...parts, el("section", { class: "card" }, el("header", {}, el("h2", {}, "Day by day")), table("day", new Map([...grouped(lines, "day")].sort().reverse()), false))];
+  return [...parts, el("details", { class: "card" }, el("summary", {}, el("h2", {}, "Day by day")), el("div", { style: { marginTop: "14px" } }, table("day", new Map([...grouped(lines, "day")].sort().reverse()), false)))];
 }
 
 function tile(title, big, words, more) {
@@ -98,7 +98,7 @@ function table(name, sums, byCost = true) {
   const head = [[name], ["spent", "n"], ["held", "n"], ["requests", "n"], ["tokens in", "n"], ["cached", "n"], ["tokens out", "n"]];
   return el("table", { class: "rows fold" }, el("thead", {}, el("tr", {}, head.map(([words, kind]) => el("th", { scope: "col", class: kind }, words)))),
     el("tbody", {}, rows.map(([value, sum]) => el("tr", {},
-      el("th", { scope: "row", class: "own", style: { border: "0", fontWeight: "560", color: "inherit", fontSize: "inherit", whiteSpace: "normal", paddingBottom: "9px", paddingTop: "9px" } }, name === "day" ? day(value) : value),
+      el("th", { scope: "row", class: "own" }, name === "day" ? day(value) : value),
       el("td", { class: "n" }, usd(sum.cost)), el("td", { class: "n", "data-label": "held" }, usd(sum.held)),
       el("td", { class: "n", "data-label": "requests" }, num(sum.requests)), el("td", { class: "n", "data-label": "in" }, short(sum.prompt)),
       el("td", { class: "n", "data-label": "cached" }, short(sum.cached)), el("td", { class: "n", "data-label": "out" }, short(sum.output))))));
