@@ -44,7 +44,7 @@ _REPORT = (
     "The company grew by 12 % a year over the last five, mostly by selling more to customers that it had already. "
     "Its margin is two points above the median of its peers, and its debt is low. What speaks against it is the price: "
     "at 31 times earnings the market expects the growth to go on.\n\n"
-    "| figure | company | median |\n|---|---|---|\n| P/E | 31.2 | 24.8 |\n| margin | 18.4 % | 16.1 % |\n| debt/equity | 0.3 | 0.7 |\n"
+    "| figure | company | median |\n|---|---|---|\n| P/E | 31.2 | 24.8 |\n| margin | 18.4 % | 16.1 % |\n"
 )
 
 
