@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from centuria.core.prices import Price
 from centuria.gateway.app import App
+from centuria.gateway.books import Books
+from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.funnel import Funnel
+from centuria.gateway.chat.routes import ChatRoutes
 from centuria.gateway.keys import KeyRing, digest_of
 from centuria.gateway.page.service import Page
 from centuria.gateway.ports import AttemptRow, Key
@@ -21,11 +26,11 @@ from centuria.gateway.problems import Problem, bad_request
 from centuria.gateway.server import Server, listen
 from centuria.gateway.settings import Deployment, GatewaySettings, SwarmLimits
 from centuria.gateway.swarms.service import SwarmService
-from centuria.gateway.web import Reply, Request, Route, Router
+from centuria.gateway.tools.routes import ToolRoutes
+from centuria.gateway.tools.service import ToolService
+from centuria.gateway.web import Route, Router
 from centuria.messages import DOLLAR
-from centuria.ports import HostedTool, ToolHost
 from centuria.settings import Endpoint
-from centuria.testing.funnel import TransportFunnel
 from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Answer, Calls, Text
 from centuria.testing.tools import LocalTool, LocalToolHost
@@ -36,8 +41,6 @@ KIMI = Price(input=600_000, output=2_500_000)
 TARIFF = Tariff(input=600_000, output=2_500_000, cached=600_000)
 ADMIN, ADMIN_TOKEN = Key("key-admin", "operator", admin=True), "ck-" + "a" * 40
 ALICE, ALICE_TOKEN = Key("key-alice", "alice", budget=20 * DOLLAR), "ck-" + "b" * 40
-#: 2026-11-02, noon, UTC.
-NOON = 1_793_620_800.0
 _SEARCH = {"type": "object", "properties": {"query": {"type": "string"}}, "required": ["query"]}
 _CODE = {"type": "object", "properties": {"code": {"type": "string"}}, "required": ["code"]}
 _REPORT = (
@@ -48,38 +51,29 @@ _REPORT = (
 )
 
 
-@dataclass
-class Tools:
-    """The operator's tools: each call takes a little while. `SwarmService` sees them as its `Tools`."""
+def tool_host(
+    result: Callable[[str], str] = lambda query: f'{{"query": "{query}", "hits": [{{"title": "Annual report"}}]}}',
+    seconds: tuple[float, float] = (0.05, 0.4),
+) -> LocalToolHost:
+    """The operator's tools: each call takes a little while."""
+    dice = random.Random(7)
 
-    seconds: tuple[float, float] = (0.05, 0.4)
-    result: Callable[[str], str] = lambda query: (
-        f'{{"query": "{query}", "hits": [{{"title": "Annual report", "page": 12}}]}}'
-    )
-    dice: random.Random = field(default_factory=lambda: random.Random(7))
+    async def search(query: str) -> str:
+        """Search the web."""
+        await asyncio.sleep(dice.uniform(*seconds))
+        return result(query)
 
-    async def _search(self, query: str) -> str:
-        await asyncio.sleep(self.dice.uniform(*self.seconds))
-        return self.result(query)
-
-    async def _run(self, code: str) -> str:
-        await asyncio.sleep(self.dice.uniform(*self.seconds))
+    async def run_code(code: str) -> str:
+        """Run a piece of code."""
+        await asyncio.sleep(dice.uniform(*seconds))
         return f"ran {len(code)} characters: 42"
 
-    def _host(self) -> LocalToolHost:
-        options = {"slug": "web", "limit": 12}
-        return LocalToolHost(
-            {
-                "search": LocalTool(self._search, _SEARCH, options),
-                "run_code": LocalTool(self._run, _CODE, {"slug": "code", "limit": 8}),
-            }
-        )
-
-    def visible(self, key: Key) -> Sequence[HostedTool]:
-        return self._host().catalogue()
-
-    def host_for(self, key: Key, names: Sequence[str] | None) -> ToolHost:
-        return self._host()
+    return LocalToolHost(
+        {
+            "search": LocalTool(search, _SEARCH, {"slug": "web", "limit": 12}),
+            "run_code": LocalTool(run_code, _CODE, {"slug": "code", "limit": 8}),
+        }
+    )
 
 
 def prompt_of(body: dict[str, Any]) -> str:
@@ -150,19 +144,6 @@ class Served:
         return (await self.swarms.spawn(key, body)).id
 
 
-def _catalogue(tools: Tools) -> list[Route]:
-    """What the rooms of models and tools answer."""
-
-    async def models(request: Request) -> Reply:
-        model = {"id": MODEL, "object": "model", "context_length": 262_144, "pricing": {"input": 0.6, "output": 2.5}}
-        return Reply.of({"object": "list", "data": [model]})
-
-    async def manifest(request: Request) -> Reply:
-        return Reply.of({"object": "list", "data": [{"name": tool.name} for tool in tools.visible(request.key)]})
-
-    return [Route("GET", "/v1/models", models), Route("GET", "/v1/mcp/tools", manifest)]
-
-
 async def furnished(store: MemoryStore) -> MemoryStore:
     """Two keys, and a month of what they used."""
     await store.add_key(ADMIN, digest_of(ADMIN_TOKEN))
@@ -174,7 +155,7 @@ async def furnished(store: MemoryStore) -> MemoryStore:
         AttemptRow(
             request=f"req-{number}",
             attempt=1,
-            at=NOON + 86_400 * dice.randrange(0, 28),
+            at=time.time() - 86_400 * dice.randrange(0, 28),
             key=dice.choice([ADMIN.id, ALICE.id]),
             model=dice.choice([MODEL, MODEL, "gpt-4.1"]),
             deployment="fake/kimi",
@@ -197,28 +178,40 @@ async def served(
     script: Callable[[dict[str, Any]], Answer] | None = None,
     *,
     latency: tuple[float, float] = (0.1, 0.6),
-    tools: Tools | None = None,
+    tools: LocalToolHost | None = None,
     port: int = 0,
-    keys: bool = True,
     refusals: Refusals | None = None,
     routes: Sequence[Route] = (),
     **limits: Any,
 ) -> AsyncIterator[Served]:
-    """A gateway for the length of the block. Without `keys` it is open to this machine."""
-    store = MemoryStore()
-    if keys:
-        await furnished(store)
-    tools = tools or Tools()
+    """A gateway for the length of the block."""
+    store = await furnished(MemoryStore())
     provider = Provider(script or Analysts(), tariff=TARIFF, latency=latency)
-    funnel = TransportFunnel(provider, price=KIMI, problem=refusals or Refusals())
-    deployment = Deployment("fake/kimi", Endpoint("moonshot", "http://127.0.0.1:9/v1", MODEL), KIMI)
+    where = Endpoint("moonshot", "http://127.0.0.1:9/v1", MODEL)
+    deployment = Deployment("fake/kimi", where, KIMI, concurrency=1_000, concurrency_written=True)
     known = GatewaySettings(models={MODEL: (deployment,)}, swarms=SwarmLimits(folder=folder / "runs", **limits))
-    ring = KeyRing(store, wall=lambda: NOON, open_on_loopback=not keys)
-    page = Page(ring, store)
+    refused = refusals or Refusals()
     listener = listen("127.0.0.1", port)
-    async with SwarmService(known, store, funnel.ask, tools) as swarms:
-        router = Router([*page.routes(), *swarms.routes(), *_catalogue(tools), *routes])
-        server = Server(App(known, router, page.ring), known.caps)
+    async with AsyncExitStack() as stack:
+        books = await stack.enter_async_context(Books(store, gateway="gw-2", wall=time.time))
+        funnel = Funnel(known, books=books, transport=provider, dice=random.random, wall=time.time)
+        stack.callback(funnel.close)
+        stack.callback(funnel.abort)
+
+        @asynccontextmanager
+        async def ask(call: ChatCall) -> AsyncIterator[Any]:
+            problem = refused(call)
+            if problem is not None:
+                raise problem
+            async with funnel.ask(call) as answer:
+                yield answer
+
+        service = await stack.enter_async_context(ToolService(known, store, host=tools or tool_host()))
+        swarms = await stack.enter_async_context(SwarmService(known, store, ask, service))
+        page = Page(KeyRing(store, wall=time.time, open_on_loopback=False), store)
+        rooms = [*page.routes(), *swarms.routes(), *ToolRoutes(service, store, known).routes()]
+        rooms += [*ChatRoutes(funnel, known.caps).routes(), *routes]
+        server = Server(App(known, Router(rooms), page.ring), known.caps)
         serving = asyncio.create_task(server.serve(listener, signals=False))
         try:
             yield Served(f"http://127.0.0.1:{listener.getsockname()[1]}", store, swarms, provider, page)
