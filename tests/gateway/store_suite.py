@@ -115,6 +115,12 @@ class StoreSuite:
         assert await balance(store) == Balance(spent=7 * CENT)
         assert await store.extend_lease("g", "k1", 94 * CENT, 94 * CENT) == Lease(0, 93 * CENT)
 
+    async def test_rows_that_are_written_at_once_never_take_more_than_the_lease(self, store: Store) -> None:
+        await with_key(store)
+        await store.extend_lease("g", "k1", 5 * CENT, 5 * CENT)
+        await asyncio.gather(*[store.write("g", [attempt(f"r{number}", "k1", CENT)]) for number in range(8)])
+        assert await balance(store) == Balance(spent=8 * CENT)
+
     async def test_a_gateway_does_not_pay_with_the_lease_of_another(self, store: Store) -> None:
         await with_key(store)
         await store.extend_lease("g1", "k1", 10 * CENT, 10 * CENT)

@@ -176,6 +176,22 @@ async def test_a_caller_who_is_cancelled_leaves_nothing_reserved_at_any_moment()
 
 
 @virtual_clock
+async def test_a_caller_who_is_cancelled_just_when_it_is_served_keeps_nothing() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        first = await books.reserve(key, CENT, patience=1)
+        task = asyncio.create_task(books.reserve(key, CENT, patience=60))
+        await asyncio.sleep(1)
+        books.release(first)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert books.reserved() == 0
+        books.release(await books.reserve(key, CENT, patience=1))
+
+
+@virtual_clock
 async def test_a_reservation_is_over_once() -> None:
     store = MemoryStore()
     key = await with_key(store)
@@ -307,20 +323,40 @@ async def test_a_key_that_does_nothing_for_a_while_gives_its_lease_back() -> Non
 async def test_who_comes_while_a_lease_goes_back_gets_a_new_one() -> None:
     store = MemoryStore()
     key = await with_key(store)
+    went_back, whole = asyncio.Event(), store.return_leases
+
+    async def slowly(gateway: str, *, key: str | None = None) -> None:
+        await went_back.wait()
+        await whole(gateway, key=key)
+
+    store.return_leases = slowly  # type: ignore[method-assign]
     async with open_books(store) as books:
         books.release(await books.reserve(key, CENT, patience=1))
-        await asyncio.sleep(29.5)
-        store.gate.clear()
-        await asyncio.sleep(2)  # it is on its way
+        await asyncio.sleep(32)  # it is on its way
         waiting = asyncio.create_task(books.reserve(key, CENT, patience=9))
         await asyncio.sleep(1)
         assert not waiting.done()
-        store.gate.set()
+        went_back.set()
         reservation = await waiting
-        money = await balance(store)
-        assert money.leased >= CENT
+        assert (await balance(store)).leased >= CENT
         books.settle(reservation, attempt("r1", "k1", CENT))
     assert await balance(store) == Balance(spent=CENT)
+
+
+@virtual_clock
+async def test_money_that_another_gateway_gives_back_is_found_by_who_comes_later() -> None:
+    store = MemoryStore()
+    key = await with_key(store, 10 * CENT)
+    async with open_books(store) as books:
+        await store.extend_lease("other", "k1", 10 * CENT, 10 * CENT)
+        await refused(books, key, CENT)
+        asked = store.extensions
+        for _ in range(20):
+            await refused(books, key, CENT)
+        assert store.extensions == asked, "a key without money does not trouble the store"
+        await store.return_leases("other")
+        await asyncio.sleep(1)
+        books.release(await books.reserve(key, CENT, patience=0.5))
 
 
 @virtual_clock

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Iterator
+from itertools import count
 
 import asyncpg
 import pytest
@@ -120,6 +122,36 @@ async def test_two_gateways_never_spend_more_than_the_one_budget(server: Postgre
     assert await balance(store) == Balance(spent=admitted * CENT)
     assert 15 <= admitted <= 20
     await other.aclose()
+
+
+async def test_gateways_that_do_everything_at_once_never_wait_for_each_other_for_ever(store: Store) -> None:
+    """A deadlock would be an error of one of them."""
+    dice = random.Random(1)
+    keys = [(await with_key(store, 1_000 * CENT, id=f"k{number}")).id for number in range(4)]
+    numbers = count()
+
+    async def work(gateway: str) -> None:
+        await store.start(gateway)
+        for _ in range(40):
+            match dice.randrange(4):
+                case 0:
+                    await store.extend_lease(gateway, dice.choice(keys), CENT, CENT)
+                case 1:
+                    some = dice.choices(keys, k=6)
+                    await store.write(gateway, [attempt(f"r{next(numbers)}", key, CENT // 10) for key in some])
+                case 2:
+                    await store.hold_leases(gateway)
+                case _:
+                    await store.return_leases(gateway, key=dice.choice([*keys, None]))
+
+    async with asyncio.TaskGroup() as group:
+        for number in range(8):
+            group.create_task(work(f"g{number}"))
+    for number in range(8):
+        await store.return_leases(f"g{number}")
+    money = [balance for _, balance in await store.keys()]
+    assert all((each.held, each.leased) == (0, 0) for each in money)
+    assert sum(each.spent for each in money) == next(numbers) * CENT // 10
 
 
 async def test_a_server_that_crashes_loses_nothing_and_the_gateway_goes_on_by_itself(
