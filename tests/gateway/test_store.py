@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import resource
+import secrets
 import sqlite3
 import stat
 import subprocess
@@ -12,6 +13,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +21,8 @@ from centuria.errors import ConfigurationError
 from centuria.gateway.keys import digest_of, new_token
 from centuria.gateway.ports import Balance, Document, Store
 from centuria.gateway.problems import StoreUnavailable
-from centuria.gateway.store import open_store
+from centuria.gateway.store import open_store, sqlite
+from centuria.gateway.store.files import connect
 from centuria.gateway.store.sqlite import SqliteStore
 from centuria.testing.gateway import MemoryStore
 from tests.gateway.store_suite import CENT, StoreSuite, attempt, balance, with_key
@@ -157,6 +160,56 @@ async def test_a_password_of_the_stores_url_is_in_no_error() -> None:
         await open_store(f"postgresql://user:{canary}@127.0.0.1:1/none")
     assert canary not in str(caught.value)
     assert isinstance(caught.value, StoreUnavailable)
+
+
+async def test_no_look_up_and_no_write_takes_longer_with_the_rows_of_others(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Counted in steps of SQLite's own machine."""
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+
+    def counted(*arguments: Any, **named: Any) -> sqlite3.Connection:
+        connection = connect(*arguments, **named)
+        connection.set_progress_handler(step, 10)
+        return connection
+
+    monkeypatch.setattr(sqlite, "connect", counted)
+    store = SqliteStore(path)
+    await with_key(store)
+    mine = [attempt(f"mine{number}", "k1", 1) for number in range(20)]
+    await store.write("g", mine)
+    await store.put("swarm", "k1", Document("mine", "{}", 1.0))
+
+    async def cost() -> list[int]:
+        costs = []
+        for number, work in enumerate(
+            (
+                lambda: store.write("g", mine),
+                lambda: store.write("g", [attempt(secrets.token_hex(8), "k1", 1)]),
+                lambda: store.usage(key="k1"),
+                lambda: store.attempts("mine1", key="k1"),
+                lambda: store.find("swarm", "k1"),
+                lambda: store.find_key(digest_of("k1")),
+            )
+        ):
+            before = steps
+            await work()
+            costs.append(steps - before)
+            assert number == 5 or costs[-1] > 0
+        return costs
+
+    before = await cost()
+    for part in range(5):
+        await store.write("g", [attempt(f"r{part}/{number}", "k2", 1) for number in range(1_000)])
+    for number in range(300):
+        await store.put("swarm", "k2", Document(f"d{number}", "{}", 1.0))
+    after = await cost()
+    await store.aclose()
+    assert all(now <= 2 * then + 10 for then, now in zip(before, after, strict=True)), (before, after)
 
 
 async def test_a_file_that_another_program_holds_is_unavailable_until_it_lets_go(path: Path) -> None:

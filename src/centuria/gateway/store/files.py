@@ -76,7 +76,8 @@ CREATE TABLE documents (
     at REAL NOT NULL,
     PRIMARY KEY (kind, owner, id)
 );
-CREATE INDEX documents_by_time ON documents (kind, at)
+CREATE INDEX documents_by_time ON documents (kind, at);
+CREATE INDEX documents_of_owners ON documents (kind, owner, at)
 """
 
 #: SQLite's primary result codes (https://sqlite.org/rescode.html) -> what happened, what to do.

@@ -36,6 +36,7 @@ DEAD_AFTER = 60.0
 _PATIENCE = 10.0
 _CONNECTIONS = 8
 _MOST = 2**63 - 1
+_NEVER = 9e15
 
 _KEY = ", ".join(KEY_COLUMNS)
 _ATTEMPT = ", ".join([f'"{name}"' for name in ATTEMPT_COLUMNS])
@@ -200,13 +201,15 @@ class PostgresStore:
     async def usage(
         self, *, key: str | None = None, since: float = 0.0, until: float | None = None
     ) -> Sequence[UsageLine]:
+        # Not `key = coalesce($3, key)`: that would read all rows for one key's.
+        which, values = ("", ()) if key is None else (" AND key = $3", (key,))
         rows = await self._rows(
-            "SELECT key, model, to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM-DD'), count(DISTINCT request), "
+            "SELECT key, model, to_char(to_timestamp(at) AT TIME ZONE 'UTC', 'YYYY-MM-DD'), count(DISTINCT request), "  # noqa: S608
             "count(*), sum(prompt), sum(cached), sum(output), sum(cost), sum(held) FROM centuria.attempts "
-            "WHERE key = coalesce($1, key) AND at >= $2 AND at < coalesce($3, 9e15) GROUP BY 1, 2, 3 ORDER BY 3, 1, 2",
-            key,
+            f"WHERE at >= $1 AND at < $2{which} GROUP BY 1, 2, 3 ORDER BY 3, 1, 2",
             since,
-            until,
+            _NEVER if until is None else until,
+            *values,
         )
         return [UsageLine(*row[:3], *[int(number) for number in row[3:]]) for row in [tuple(row) for row in rows]]
 
@@ -236,12 +239,13 @@ class PostgresStore:
         return Document(*rows[0]) if rows else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
+        which, values = ("", ()) if owner is None else (" AND owner = $3", (owner,))
         rows = await self._rows(
-            "SELECT owner, id, body, at FROM centuria.documents WHERE kind = $1 AND owner = coalesce($2, owner) "
-            'ORDER BY at DESC, id COLLATE "C" DESC LIMIT $3',
+            f"SELECT owner, id, body, at FROM centuria.documents WHERE kind = $1{which} "  # noqa: S608
+            'ORDER BY at DESC, id COLLATE "C" DESC LIMIT $2',
             kind,
-            owner,
             limit,
+            *values,
         )
         return [(row[0], Document(row[1], row[2], row[3])) for row in rows]
 

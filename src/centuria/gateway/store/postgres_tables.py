@@ -77,6 +77,7 @@ CREATE TABLE IF NOT EXISTS centuria.documents (
     PRIMARY KEY (kind, owner, id)
 );
 CREATE INDEX IF NOT EXISTS documents_by_time ON centuria.documents (kind, at);
+CREATE INDEX IF NOT EXISTS documents_of_owners ON centuria.documents (kind, owner, at);
 """
 
 

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
+from operator import attrgetter
 from typing import Any
 
 from centuria.errors import ConfigurationError
@@ -25,8 +26,9 @@ _MOST_COUNT = 10**12
 
 KEY_COLUMNS = ("id", "name", "budget", "rpm", "tpm", "models", "tools", "admin", "created", "revoked")
 ATTEMPT_COLUMNS = tuple(field.name for field in fields(AttemptRow))
-_TEXTS = frozenset({"request", "key", "model", "deployment", "route", "end", "agent", "error"})
-_COUNTS = frozenset({"attempt", "status", "prompt", "cached", "cache_written", "output", "reasoning"})
+_TEXTS = ("request", "key", "model", "deployment", "route", "end", "agent", "error")
+_COUNTS = ("attempt", "status", "prompt", "cached", "cache_written", "output", "reasoning")
+_all_of, _texts_of, _counts_of = attrgetter(*ATTEMPT_COLUMNS), attrgetter(*_TEXTS), attrgetter(*_COUNTS)
 
 
 def key_values(key: Key) -> tuple[Any, ...]:
@@ -60,7 +62,21 @@ def _names_in(text: str | None) -> frozenset[str] | None:
 
 def attempt_values(row: AttemptRow) -> tuple[Any, ...]:
     """A row's columns, so bounded that any store takes them: one row that none takes would keep all others out."""
-    return tuple([_bounded(name, getattr(row, name)) for name in ATTEMPT_COLUMNS])
+    values: tuple[Any, ...] = _all_of(row)
+    texts, counts, money = _texts_of(row), _counts_of(row), (row.cost, row.held)
+    whole = "".join(texts)
+    if (
+        len(whole) <= _TEXT_CAP
+        and whole.isascii()
+        and "\0" not in whole
+        and min(counts) >= 0
+        and max(counts) <= _MOST_COUNT
+        and min(money) >= 0
+        and max(money) <= _MOST_COST
+        and math.isfinite(row.at + row.queued_ms + row.total_ms + (row.first_token_ms or 0.0))
+    ):
+        return values
+    return tuple([_bounded(name, value) for name, value in zip(ATTEMPT_COLUMNS, values, strict=True)])
 
 
 def attempt_of(values: Sequence[Any]) -> AttemptRow:

@@ -37,6 +37,7 @@ PATIENCE = 5.0
 #: Rows in one statement, at most: before each statement the interpreter is given away and then waited for.
 _ROWS = 50
 _MOST = 2**63 - 1
+_NEVER = 9e15
 
 _KEY = ", ".join(KEY_COLUMNS)
 _ATTEMPT = ", ".join([f'"{name}"' for name in ATTEMPT_COLUMNS])
@@ -145,12 +146,7 @@ class SqliteStore:
 
     async def write(self, gateway: str, rows: Sequence[AttemptRow]) -> None:
         def work(db: sqlite3.Connection) -> None:
-            fresh = _fresh(db, [attempt_values(row) for row in rows])
-            for some in _parts(fresh):
-                db.execute(
-                    f"INSERT INTO attempts ({_ATTEMPT}) VALUES {', '.join([_ONE_ATTEMPT] * len(some))}",  # noqa: S608
-                    [value for row in some for value in row],
-                )
+            fresh = [row for some in _parts([attempt_values(row) for row in rows]) for row in _insert(db, some)]
             sums = totals([(row[_AT_KEY], row[_AT_COST], row[_AT_HELD]) for row in fresh])
             for key, (cost, held) in sums.items():
                 _pay(db, gateway, key, cost, held)
@@ -158,21 +154,24 @@ class SqliteStore:
         await self._writer.change(work)
 
     async def attempts(self, request: str, *, key: str | None = None) -> Sequence[AttemptRow]:
-        sql = f"SELECT {_ATTEMPT} FROM attempts WHERE request = ? AND key = coalesce(?, key) ORDER BY attempt"  # noqa: S608
         if not is_storable(request):
             return []
-        return [attempt_of(row) for row in await self._reader.rows(sql, request, key)]
+        sql = f"SELECT {_ATTEMPT} FROM attempts WHERE request = ? ORDER BY attempt"  # noqa: S608
+        rows = [attempt_of(row) for row in await self._reader.rows(sql, request)]
+        return [row for row in rows if key in (None, row.key)]
 
     async def usage(
         self, *, key: str | None = None, since: float = 0.0, until: float | None = None
     ) -> Sequence[UsageLine]:
+        # Not `key = coalesce(?, key)`: that would read all rows for one key's.
+        which, values = ("", ()) if key is None else ("key = ? AND ", (key,))
         rows = await self._reader.rows(
-            "SELECT key, model, strftime('%Y-%m-%d', at, 'unixepoch') AS day, count(DISTINCT request), count(*), "
-            "sum(prompt), sum(cached), sum(output), sum(cost), sum(held) FROM attempts "
-            "WHERE key = coalesce(?, key) AND at >= ? AND at < coalesce(?, 9e15) GROUP BY 1, 2, 3 ORDER BY 3, 1, 2",
-            key,
+            "SELECT key, model, strftime('%Y-%m-%d', at, 'unixepoch'), count(DISTINCT request), count(*), "  # noqa: S608
+            f"sum(prompt), sum(cached), sum(output), sum(cost), sum(held) FROM attempts WHERE {which}"
+            "at >= ? AND at < ? GROUP BY 1, 2, 3 ORDER BY 3, 1, 2",
+            *values,
             since,
-            until,
+            _NEVER if until is None else until,
         )
         return [UsageLine(*row) for row in rows]
 
@@ -202,13 +201,9 @@ class SqliteStore:
         return Document(*rows[0]) if rows else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
-        rows = await self._reader.rows(
-            "SELECT owner, id, body, at FROM documents WHERE kind = ? AND owner = coalesce(?, owner) "
-            "ORDER BY at DESC, id DESC LIMIT ?",
-            kind,
-            owner,
-            limit,
-        )
+        which, values = ("", ()) if owner is None else ("AND owner = ? ", (owner,))
+        sql = f"SELECT owner, id, body, at FROM documents WHERE kind = ? {which}ORDER BY at DESC, id DESC LIMIT ?"  # noqa: S608
+        rows = await self._reader.rows(sql, kind, *values, limit)
         return [(row[0], Document(*row[1:])) for row in rows]
 
     async def delete(self, kind: str, owner: str, id: str) -> bool:
@@ -221,14 +216,30 @@ class SqliteStore:
 _AT_KEY, _AT_COST, _AT_HELD = (ATTEMPT_COLUMNS.index(name) for name in ("key", "cost", "held"))
 
 
-def _fresh(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """Those of the rows that are not there yet, each once."""
-    by_id = {row[:2]: row for row in reversed(rows)}
-    for some in _parts(list(by_id)):
-        sql = f"SELECT request, attempt FROM attempts WHERE (request, attempt) IN (VALUES {', '.join(['(?, ?)'] * len(some))})"  # noqa: S608, E501
-        for known in db.execute(sql, [value for id in some for value in id]).fetchall():
-            del by_id[known]
-    return list(reversed(by_id.values()))
+def _insert(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
+    """Insert the rows that are not there yet; returns them."""
+    try:
+        _insert_all(db, rows)
+    except sqlite3.IntegrityError:
+        # Some are there: of this statement nothing was done. Looking first would cost each row a search.
+        fresh = {row[:2]: row for row in reversed(rows)}
+        known = (
+            f"WITH ids (request, attempt) AS (VALUES {', '.join(['(?, ?)'] * len(fresh))}) "  # noqa: S608
+            "SELECT request, attempt FROM ids CROSS JOIN attempts USING (request, attempt)"
+        )
+        for there in db.execute(known, [value for id in fresh for value in id]).fetchall():
+            del fresh[there]
+        rows = list(fresh.values())
+        if rows:
+            _insert_all(db, rows)
+    return rows
+
+
+def _insert_all(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None:
+    db.execute(
+        f"INSERT INTO attempts ({_ATTEMPT}) VALUES {', '.join([_ONE_ATTEMPT] * len(rows))}",  # noqa: S608
+        [value for row in rows for value in row],
+    )
 
 
 def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
