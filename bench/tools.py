@@ -197,8 +197,10 @@ def judge(rows: Sequence[ToolRow]) -> list[tuple[str, str, str, bool]]:
     targets = []
     for transport in TRANSPORTS:
         bare, host, full = (at[transport, system] for system in ("sdk", "host", "durable"))
-        rate, cpu = host.rate / bare.rate, full.cpu_ms / bare.cpu_ms
-        targets.append((f"tool host over {transport}, calls/s", f"{rate:.2f} x the SDK", ">= 1 x", rate >= 1))
+        for what, row in (("tool host", host), ("scheduled calls", full)):
+            rate = row.rate / bare.rate
+            targets.append((f"{what} over {transport}, calls/s", f"{rate:.2f} x the SDK", ">= 1 x", rate >= 1))
+        cpu = full.cpu_ms / bare.cpu_ms
         targets.append(
             (f"scheduled calls over {transport}, CPU", f"{cpu:.2f} x the SDK", f"<= {MOST_CPU} x", cpu <= MOST_CPU)
         )

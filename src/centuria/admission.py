@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from types import TracebackType
@@ -33,6 +33,7 @@ class Slots:
         self._stream = stream
         self._tickets = count(1)
         self._waiters: dict[int, asyncio.Future[SlotGranted]] = {}
+        self._clock: Callable[[], float] | None = None
 
     def set_limit(self, resource: str, limit: int, reason: str) -> None:
         """Change how many may run at once, now; what is in service is not disturbed."""
@@ -47,12 +48,7 @@ class Slots:
         """
         return Hold(self, next(self._tickets), resource, agent, index, priority, patience)
 
-    def free(self, resource: str) -> bool:
-        """Whether whoever asks now has a slot at once."""
-        table = self.table
-        return table.in_use(resource) < table.limit(resource) and not table.waiting(resource)
-
-    async def _take(self, hold: Hold) -> SlotGranted:
+    def _ask(self, hold: Hold) -> Fact:
         now, patience = self._now(), hold.patience
         [event] = self.table.ask(
             hold.ticket,
@@ -63,6 +59,10 @@ class Slots:
             now=now,
             deadline=None if patience is None else now + patience,
         )
+        return event
+
+    async def _take(self, hold: Hold) -> SlotGranted:
+        event = self._ask(hold)
         self._stream.publish(event)
         if isinstance(event, SlotGranted):
             return event
@@ -71,15 +71,20 @@ class Slots:
         waiter: asyncio.Future[SlotGranted] = asyncio.get_running_loop().create_future()
         self._waiters[hold.ticket] = waiter
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(hold.patience):
                 return await waiter
         except TimeoutError:
-            raise too_late(hold.resource, patience) from None
+            raise too_late(hold.resource, hold.patience) from None
         finally:
             del self._waiters[hold.ticket]
 
-    def _leave(self, ticket: int) -> None:
-        self._act(self.table.leave(ticket, now=self._now()))
+    def _leave(self, hold: Hold) -> None:
+        facts = self.table.leave(hold.ticket, now=self._now())
+        if hold.untold is not None:
+            hold.untold = None
+            del facts[:1]  # nobody heard that it came, so nobody hears that it left
+        if facts:
+            self._act(facts)
 
     def ask(
         self, resource: str, *, agent: str, index: int = 0, priority: int = 5, patience: float | None = None
@@ -117,15 +122,20 @@ class Slots:
                 else:
                     waiter.set_exception(_refused(event))
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def _now(self) -> float:
+        if self._clock is None:  # of the one loop of this run
+            self._clock = asyncio.get_running_loop().time
+        return self._clock()
 
 
 class Hold:
-    """One ticket: `take` a slot, once, and `leave` it, in the queue or in service; leaving again does nothing."""
+    """One ticket: `take` a slot, once, and `leave` it, in the queue or in service; leaving again does nothing.
 
-    __slots__ = ("_slots", "agent", "index", "patience", "priority", "resource", "ticket")
+    A slot that was taken `at_once` is no fact of its own (`untold`): whoever took it says in another fact that it has
+    it, or has it told after all.
+    """
+
+    __slots__ = ("_slots", "agent", "granted", "index", "patience", "priority", "resource", "ticket", "untold")
 
     def __init__(
         self, slots: Slots, ticket: int, resource: str, agent: str, index: int, priority: int, patience: float | None
@@ -137,13 +147,31 @@ class Hold:
         self.index = index
         self.priority = priority
         self.patience = patience
+        self.granted: SlotGranted | None = None
+        self.untold: SlotGranted | None = None
+
+    def at_once(self) -> bool:
+        """Take the slot if no wait is needed, in silence; else nothing is changed, and `take` may follow."""
+        if not self._slots.table.free(self.resource):
+            return False
+        granted = self._slots._ask(self)
+        assert isinstance(granted, SlotGranted)
+        self.granted = self.untold = granted
+        return True
+
+    def tell(self) -> None:
+        """Make a fact of a slot that was taken in silence: it is held for longer than for one call."""
+        granted, self.untold = self.untold, None
+        if granted is not None:
+            self._slots._stream.publish(granted)
 
     async def take(self) -> SlotGranted:
         """Wait for the slot. Raises `SlotRefused`. Whatever it raises, `leave` follows."""
-        return await self._slots._take(self)
+        self.granted = await self._slots._take(self)
+        return self.granted
 
     def leave(self) -> None:
-        self._slots._leave(self.ticket)
+        self._slots._leave(self)
 
     async def __aenter__(self) -> SlotGranted:
         try:

@@ -347,7 +347,8 @@ class CallOpened:
     """The row before the call: journaled before anything is sent. `attempt` counts from 1 for this key.
 
     `hold` is the reservation that pays for it (None: it costs nothing); `rerun` says that sending it again is safe.
-    `name` is the model or the tool as the model sees it; `arguments` is a tool call's JSON text.
+    `name` is the model or the tool as the model sees it; `arguments` is a tool call's JSON text. `slots` are the
+    resources of which it had a slot without a wait, and has it until it is closed: these are no facts of their own.
     """
 
     key: CallKey
@@ -359,6 +360,7 @@ class CallOpened:
     hold: int | None = None
     reserved: Pico = 0
     arguments: str = ""
+    slots: tuple[str, ...] = ()
     kind: Literal["call_opened"] = "call_opened"
 
 

@@ -33,7 +33,7 @@ from centuria.turns import Refusals, Turn, Turns
 Approve = Callable[[HostedTool, CallKey, Mapping[str, Any]], Awaitable[bool]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Work:
     """One call on its way. `stamp` is its fingerprint."""
 
@@ -44,7 +44,7 @@ class _Work:
     arguments: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Closing:
     """How an attempt ended. With `retry` (seconds) another is to follow, else `result` is what the model gets.
 
@@ -92,7 +92,7 @@ class ToolScheduler:
         self._spill = spill
         self._result_chars = result_chars
         self._approve = approve
-        self._turns = Turns(host, slots, stream, queue=timeouts.queue, max_wait=retry.max_wait, dice=dice)
+        self._turns = Turns(host, slots, stream, queue=timeouts.queue, max_wait=retry.max_wait, dice=dice, silent=True)
         self._checks: dict[str, ArgumentCheck] = {}
         #: Calls in flight that others may share, by tool and arguments.
         self._flights: dict[tuple[str, str], asyncio.Future[ToolResult | None]] = {}
@@ -154,7 +154,8 @@ class ToolScheduler:
         if tool is None:
             why = NO_CALL if call.name == CALL_TOOL else view.refusal(call.name)
             return await self._tell(call, caller, stamp, refusal(why, view.fault(call)))
-        call = replace(call, name=tool.name)
+        if call.name != tool.name:
+            call = replace(call, name=tool.name)
         try:
             arguments = self._read(tool, call.arguments)
         except BadArguments as error:
@@ -163,7 +164,10 @@ class ToolScheduler:
         if tool.ask and not (self._approve is not None and await self._approve(tool, caller.key, arguments)):
             why = "needs approval, and nobody is there to give it" if self._approve is None else "was not approved"
             return await self._tell(call, caller, stamp, refusal(f"{tool.name} was not called: it {why}."))
-        return await self._once(_Work(call, caller, stamp, tool, arguments))
+        work = _Work(call, caller, stamp, tool, arguments)
+        if not tool.rerun or tool.personal or tool.lease is not None:
+            return await self._run(work)
+        return await self._once(work)
 
     def answered(self, call: ToolCall, caller: Caller) -> ToolResult | None:
         """What the journal holds as this call's answer. Raises `FingerprintMismatch`."""
@@ -191,10 +195,12 @@ class ToolScheduler:
         assert closing.result is not None
         return closing.result
 
-    def _open(self, call: ToolCall, key: CallKey, stamp: str, *, rerun: bool = True) -> int:
+    def _open(
+        self, call: ToolCall, key: CallKey, stamp: str, *, rerun: bool = True, slots: tuple[str, ...] = ()
+    ) -> int:
         """The row before an attempt. Returns the attempt's number."""
         [opened] = self._calls.open(
-            key, call="tool", name=call.name, fingerprint=stamp, rerun=rerun, arguments=call.arguments
+            key, call="tool", name=call.name, fingerprint=stamp, rerun=rerun, arguments=call.arguments, slots=slots
         )
         self._stream.publish(opened)
         return opened.attempt
@@ -228,10 +234,7 @@ class ToolScheduler:
     async def _once(self, work: _Work) -> ToolResult:
         """Identical calls of a tool that is safe to run again share one execution while it is in flight, whoever makes
         them: each has a row of its own."""
-        tool = work.tool
-        if not tool.rerun or tool.personal or tool.lease is not None:
-            return await self._run(work)
-        same = (tool.key, canonical(work.arguments))
+        same = (work.tool.key, canonical(work.arguments))
         while (flight := self._flights.get(same)) is not None:
             followed = await self._follow(work, flight)
             if followed is not None:
@@ -285,8 +288,11 @@ class ToolScheduler:
     ) -> _Closing:
         """Attempts until the server takes one: a call that is one too many waits in the queue, which is no retry."""
         while True:
-            async with turn.server():
-                closing = await self._attempt(work, failures, renewed=renewed)
+            slot = await turn.server()
+            try:
+                closing = await self._attempt(work, turn.untold(), failures, renewed=renewed)
+            finally:
+                slot.leave()
             if not closing.throttled:
                 return closing
             refusals.add()
@@ -294,28 +300,35 @@ class ToolScheduler:
     async def _not_called(self, work: _Work, text: str) -> ToolResult:
         return await self._tell(work.call, work.caller, work.stamp, ToolResult(safe_text(text), ToolEnd.UNAVAILABLE))
 
-    async def _attempt(self, work: _Work, failures: int, *, renewed: bool) -> _Closing:
-        """One attempt, from its row before the call to its row after it, which is published whatever happens."""
+    async def _attempt(self, work: _Work, slots: tuple[str, ...], failures: int, *, renewed: bool) -> _Closing:
+        """One attempt, from its row before the call to its row after it, which is published whatever happens.
+
+        `slots` are those of which the row before it tells.
+        """
         loop = asyncio.get_running_loop()
         tool, key = work.tool, work.caller.key
-        attempt = self._open(work.call, key, work.stamp, rerun=tool.rerun)
-        began = loop.time()
-        closing = _Closing("failed", error="It was cancelled before it was sent.")
+        attempt = self._open(work.call, key, work.stamp, rerun=tool.rerun, slots=slots)
+        began, sent, closing = loop.time(), False, None
         try:
             await self._stream.durable()
-            closing = _unanswered(tool, "It was cancelled while it ran.")
-            began = loop.time()
-            closing = await self._send(work, failures)
+            began, sent = loop.time(), True
+            closing = await self._send(work, failures, began)
             if renewed and closing.result is not None:
                 closing = replace(closing, result=noted(closing.result, tool))
         finally:
+            if closing is None:
+                closing = (
+                    _unanswered(tool, "It was cancelled while it ran.")
+                    if sent
+                    else _Closing("failed", error="It was cancelled before it was sent.")
+                )
             self._close(key, attempt, closing, loop.time() - began)
         return closing
 
-    async def _send(self, work: _Work, failures: int) -> _Closing:
+    async def _send(self, work: _Work, failures: int, now: float) -> _Closing:
         tool = work.tool
         seconds = self._timeouts.tool if tool.timeout is None else tool.timeout
-        ticket = self._turns.gates.sent(tool.slug)
+        ticket = self._turns.gates.sent(tool.slug, now)
         try:
             result = await self._host.call(tool.name, work.arguments, timeout=seconds, caller=work.caller)
             self._turns.gates.answered(tool.slug, ticket)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from centuria.core.progress import Progress
 from centuria.events import Event, Record, TextDelta
@@ -146,24 +146,24 @@ class Stream(Feed):
         Returns the number of the last record. Raises `JournalError` when facts can no longer be kept.
         """
         at, seq = self._clock(), self.seq
-        records: list[Record] = []
         items: list[Record | TextDelta] = []
+        records: list[Record] = []
         for event in events:
             if isinstance(event, TextDelta):
                 items.append(event)
             else:
                 seq += 1
-                record = Record(seq, at, event)
-                records.append(record)
+                records.append(record := Record(seq, at, event))
                 items.append(record)
         if records:
             self._journal.append(records)
             self.seq = seq
             for record in records:
                 self.progress.record(record)
-        self._show(items)
+        if self._readers:
+            self._show(items)
         return seq
 
-    async def durable(self, seq: int | None = None) -> None:
+    def durable(self, seq: int | None = None) -> Coroutine[Any, Any, None]:
         """Return when everything up to `seq` (default: published so far) is on disk."""
-        await self._journal.durable(self.seq if seq is None else seq)
+        return self._journal.durable(self.seq if seq is None else seq)

@@ -54,6 +54,8 @@ def capped(result: ToolResult, limit: int, spill: Callable[[str], str]) -> ToolR
         tail = len(text) - (limit - head)
         note = f"[{tail - head:,} of {len(text):,} characters are left out here; the whole is in {file}]"
         text = f"{text[:head]}\n\n{note}\n\n{text[tail:]}"
+    if text is result.text and structured is None and result.structured is None:
+        return result
     return replace(result, text=text, structured=structured, spill=file)
 
 

@@ -35,6 +35,7 @@ class ToolGates:
         self._tickets = count(1)
         #: Of each server the calls that wait for a slot of it.
         self._waiting: dict[str, set[asyncio.Timeout]] = {}
+        self._clock: Callable[[], float] | None = None
 
     def server_changed(self, state: ServerState) -> None:
         """Take note of how many calls the server takes; what was set by hand stays."""
@@ -88,25 +89,27 @@ class ToolGates:
     def why_closed(self, slug: str) -> str:
         """Why nothing is sent within `max_wait` seconds; "" if that is not so."""
         gate = self._gates.get(slug)
-        return "" if gate is None else gate.denial(self._now(), self.max_wait)
+        return "" if gate is None else gate.denial(self.now(), self.max_wait)
 
-    def sent(self, slug: str) -> int:
+    def sent(self, slug: str, now: float) -> int:
         """A call goes to this server. Returns the ticket under which its end is told."""
-        ticket = next(self._tickets)
-        if slug in self._gates:
-            self._gates[slug].sent(ticket, now=self._now())
-            self._arm(slug)
+        ticket, gate = next(self._tickets), self._gates.get(slug)
+        if gate is not None:
+            gate.sent(ticket, now=now)
+            if gate.due is not None:
+                self._arm(slug)
         return ticket
 
     def answered(self, slug: str, ticket: int) -> None:
-        if slug in self._gates:
-            self._act(slug, self._gates[slug].answered(ticket, now=self._now()))
+        gate = self._gates.get(slug)
+        if gate is not None and (facts := gate.answered(ticket, now=self.now())):
+            self._act(slug, facts)
 
     def refused(self, slug: str, ticket: int, error: ToolUnavailable) -> None:
         gate = self._gates.get(slug)
         if gate is not None:
             what = error.message.rstrip(".")
-            facts = gate.refused(ticket, error.retry_after, what, now=self._now(), dice=self._dice())
+            facts = gate.refused(ticket, error.retry_after, what, now=self.now(), dice=self._dice())
             self._act(slug, facts)
 
     def dropped(self, slug: str, ticket: int) -> None:
@@ -127,7 +130,7 @@ class ToolGates:
         if others and self.why_closed(slug):
             for scope in self._waiting.get(slug, ()):
                 if not scope.expired():
-                    scope.reschedule(self._now())
+                    scope.reschedule(self.now())
 
     def _arm(self, slug: str) -> None:
         """See to it that the gate is looked at when it is due."""
@@ -143,8 +146,10 @@ class ToolGates:
     def _tick(self, slug: str) -> None:
         self._timers.pop(slug, None)
         with suppress(JournalError):  # whoever needs the journal will say so
-            self._act(slug, self._gates[slug].tick(now=self._now()))
+            self._act(slug, self._gates[slug].tick(now=self.now()))
 
-    @staticmethod
-    def _now() -> float:
-        return asyncio.get_running_loop().time()
+    def now(self) -> float:
+        """The loop's clock."""
+        if self._clock is None:  # of the one loop of this run
+            self._clock = asyncio.get_running_loop().time
+        return self._clock()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
-from typing import Protocol
+from typing import Any, Protocol
 
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.core.grants import Grant
@@ -53,9 +53,9 @@ class ToolView:
         """The tool of this name, if it is in this view."""
         return self.tools.get(name)
 
-    async def call(self, call: ToolCall, caller: Caller) -> ToolResult:
+    def call(self, call: ToolCall, caller: Caller) -> Coroutine[Any, Any, ToolResult]:
         """`ToolScheduler.call` within this view."""
-        return await self.views.scheduler.call(call, caller, self)
+        return self.views.scheduler.call(call, caller, self)
 
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
         """The calls of one turn."""

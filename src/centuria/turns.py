@@ -3,7 +3,8 @@
     session (`lease:SLUG`) -> slot of `tool:NAME` -> slot of `server:SLUG` -> the call
 
 Always in that order, so that no two calls wait crosswise; what is held is given back in the tick in which the call
-ends, but for the session, which is the agent's until its task ends.
+ends, but for the session, which is the agent's until its task ends. In a run, a slot that is had without a wait is told
+by the call's own row (docs/decisions/0012): most are.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from types import TracebackType
 
 from centuria.admission import Hold, Slots
 from centuria.config.problems import where
 from centuria.errors import SlotRefused
-from centuria.events import Notice, SlotGranted
+from centuria.events import Notice
 from centuria.leasing import Leases, lease_resource
 from centuria.ports import Caller, HostedTool, ServerState, ToolHost
 from centuria.stream import Publisher
@@ -51,7 +53,7 @@ class Turns:
     """The turns of a run's tool calls. `queue` is the longest wait for one, in seconds.
 
     A call that its server refuses as one too many may wait again, `max_wait` seconds in all. `dice` gives numbers in
-    [0, 1).
+    [0, 1). `silent`: a slot that is had without a wait is no fact, and whoever calls tells of it (`Turn.untold`).
     """
 
     def __init__(
@@ -63,7 +65,9 @@ class Turns:
         queue: float,
         max_wait: float,
         dice: Callable[[], float],
+        silent: bool = False,
     ) -> None:
+        self._silent = silent
         self.leases = Leases(host, slots)
         self.gates = ToolGates(slots, stream, dice=dice, max_wait=max_wait)
         self._host = host
@@ -117,44 +121,33 @@ class Turns:
 
     # -- one turn -----------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def hold(
+    def hold(
         self, tool: HostedTool, caller: Caller, refusals: Refusals, *, patience: float | None = None
-    ) -> AsyncIterator[Turn]:
+    ) -> AbstractAsyncContextManager[Turn]:
         """Hold what a call needs beside its server: a session where they are leased, and a slot of its tool.
 
-        `patience` is the longest wait for this one call, in seconds (None: that of all).
-
-        Raises `SlotRefused`, and `ToolUnavailable` where there is no session to lease.
+        `patience` is the longest wait for this one call, in seconds (None: that of all). Entering raises `SlotRefused`,
+        and `ToolUnavailable` where there is no session to lease.
         """
         patience = self._queue if patience is None else patience
-        deadline = asyncio.get_running_loop().time() + patience
-        first = bool(refusals.count)
-        async with AsyncExitStack() as stack:
-            renewed = tool.lease is not None and await stack.enter_async_context(
-                self.leases.use(tool, caller, patience)
-            )
-            slot = self._slot(tool_resource(tool.name), tool, caller, deadline, first=first)
-            try:
-                granted = await self._take(slot, tool)
-                yield Turn(self, tool, caller, deadline, refusals, renewed, granted.slot)
-            finally:
-                slot.leave()
+        turn = Turn(self, tool, caller, refusals, self.gates.now() + patience)
+        return turn if tool.lease is None else self._leased(turn, patience)
 
-    def _slot(self, resource: str, tool: HostedTool, caller: Caller, deadline: float, *, first: bool) -> Hold:
-        """A slot of the tool or of its server, to be taken and left; `first`: before all that do not say so."""
-        return self._slots.hold(
-            resource,
-            agent=caller.key.task,
-            index=caller.index,
-            priority=caller.priority - (_AGAIN if first else 0),
-            patience=max(0.0, deadline - asyncio.get_running_loop().time()),
-        )
+    @asynccontextmanager
+    async def _leased(self, turn: Turn, patience: float) -> AsyncIterator[Turn]:
+        async with self.leases.use(turn.tool, turn.caller, patience) as turn.renewed, turn:
+            yield turn
 
-    async def _take(self, slot: Hold, tool: HostedTool) -> SlotGranted:
-        """Wait for it, as long as the server's gate lets anyone hope."""
-        if self._slots.free(slot.resource) and not self.gates.closed(tool.slug):
-            return await slot.take()
+    def at_once(self, slot: Hold, tool: HostedTool) -> bool:
+        """Take the slot if that needs no wait; in silence, if that is how it is here."""
+        if self.gates.closed(tool.slug) or not slot.at_once():
+            return False
+        if not self._silent:
+            slot.tell()
+        return True
+
+    async def wait(self, slot: Hold, tool: HostedTool) -> None:
+        """Wait for the slot, as long as the server's gate lets anyone hope."""
         self._waiting[tool.slug] += 1
         try:
             self._notice_queue(tool)
@@ -165,6 +158,16 @@ class Turns:
             raise self.gates.denial(tool.slug) from None
         finally:
             self._waiting[tool.slug] -= 1
+
+    def slot(self, resource: str, caller: Caller, patience: float, *, first: bool) -> Hold:
+        """A slot of the tool or of its server, to be taken and left; `first`: before all that do not say so."""
+        return self._slots.hold(
+            resource,
+            agent=caller.key.task,
+            index=caller.index,
+            priority=caller.priority - (_AGAIN if first else 0),
+            patience=max(0.0, patience),
+        )
 
     def _notice_queue(self, tool: HostedTool) -> None:
         slug = tool.slug
@@ -181,45 +184,82 @@ class Turns:
         )
 
 
-@dataclass(slots=True)
 class Turn:
-    """One call's turn. `renewed`: its agent's session is another than the one it knew. `slot` is that of its tool."""
+    """One call's turn, entered with a slot of its tool. `renewed`: its agent's session is another than it knew."""
 
-    _turns: Turns
-    _tool: HostedTool
-    _caller: Caller
-    _deadline: float
-    _refusals: Refusals
-    renewed: bool
-    slot: int = 0
+    __slots__ = ("_deadline", "_refusals", "_server", "_slot", "_turns", "caller", "renewed", "tool")
 
-    @asynccontextmanager
-    async def server(self) -> AsyncIterator[None]:
-        """Hold a slot of the server, whose gate is open, for one attempt.
+    def __init__(self, turns: Turns, tool: HostedTool, caller: Caller, refusals: Refusals, deadline: float) -> None:
+        self.tool = tool
+        self.caller = caller
+        self.renewed = False
+        self._turns = turns
+        self._refusals = refusals
+        self._deadline = deadline
+        self._slot: Hold | None = None
+        self._server: Hold | None = None
+
+    async def __aenter__(self) -> Turn:
+        turns, tool, first = self._turns, self.tool, bool(self._refusals.count)
+        left = self._deadline - turns.gates.now()
+        slot = self._slot = turns.slot(tool_resource(tool.name), self.caller, left, first=first)
+        try:
+            if not turns.at_once(slot, tool):
+                await turns.wait(slot, tool)
+        except BaseException:
+            slot.leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._slot is not None
+        self._slot.leave()
+
+    @property
+    def slot(self) -> int:
+        """The number of its slot of the tool."""
+        assert self._slot is not None and self._slot.granted is not None
+        return self._slot.granted.slot
+
+    def untold(self) -> tuple[str, ...]:
+        """The resources of which it has a slot that nobody was told of."""
+        return tuple([slot.resource for slot in (self._slot, self._server) if slot is not None and slot.untold])
+
+    async def server(self) -> Hold:
+        """A slot of the server, whose gate is open, for one attempt; whoever gets it leaves it.
 
         After a refusal it waits before all that had no slot yet: it has kept the one of its tool. Raises `SlotRefused`.
         """
-        gates, tool, refusals = self._turns.gates, self._tool, self._refusals
+        turns, tool, refusals = self._turns, self.tool, self._refusals
         first = bool(refusals.count)
-        deadline = refusals.since + gates.max_wait if first else self._deadline
+        deadline = refusals.since + turns.gates.max_wait if first else self._deadline
         while True:
-            if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
+            now = turns.gates.now()
+            if refusals.count and now >= deadline - _CLOSE:
                 raise self._out_of_patience()
-            slot = self._turns._slot(server_resource(tool.slug), tool, self._caller, deadline, first=first)
+            slot = self._server = turns.slot(server_resource(tool.slug), self.caller, deadline - now, first=first)
             try:
-                await self._turns._take(slot, tool)
-                if not gates.closed(tool.slug):
-                    yield
-                    return
+                if turns.at_once(slot, tool):
+                    return slot
+                assert self._slot is not None
+                self._slot.tell()
+                await turns.wait(slot, tool)
+                if not turns.gates.closed(tool.slug):
+                    return slot
             except SlotRefused:
-                if refusals.count and asyncio.get_running_loop().time() >= deadline - _CLOSE:
+                slot.leave()
+                if refusals.count and turns.gates.now() >= deadline - _CLOSE:
                     raise self._out_of_patience() from None
                 raise
-            finally:
+            except BaseException:
                 slot.leave()
+                raise
+            slot.leave()
             first = True  # it closed in the very tick in which the slot was granted
 
     def _out_of_patience(self) -> SlotRefused:
-        count, seconds = self._refusals.count, asyncio.get_running_loop().time() - self._refusals.since
+        count, seconds = self._refusals.count, self._turns.gates.now() - self._refusals.since
         times = "once" if count == 1 else f"{count} times"
-        return SlotRefused(f"The server {self._tool.server} refused it {times} as one too many, in {seconds:.0f} s.")
+        return SlotRefused(f"The server {self.tool.server} refused it {times} as one too many, in {seconds:.0f} s.")

@@ -13,7 +13,7 @@ from centuria.admission import Slots
 from centuria.core.progress import Progress
 from centuria.core.slots import SlotTable
 from centuria.errors import SlotRefused
-from centuria.events import SlotGranted, SlotRejected, fold
+from centuria.events import LimitSet, SlotGranted, SlotRejected, fold
 from centuria.stream import Stream
 from centuria.testing.clock import virtual_clock
 from centuria.testing.journal import MemoryJournal
@@ -197,6 +197,41 @@ async def test_raising_the_limit_wakes_waiters_and_lowering_it_disturbs_no_one()
         assert desk.table.in_use(TOOL) == 3
     assert now() == 20
     desk.assert_idle()
+
+
+@virtual_clock
+async def test_a_slot_taken_in_silence_is_a_slot_like_any_other_and_no_fact_until_it_is_told() -> None:
+    desk = Desk(1)
+    before = desk.journal.last_seq
+    first, second = desk.slots.hold(TOOL, agent="first"), desk.slots.hold(TOOL, agent="second")
+    assert first.at_once() and not second.at_once()
+    assert desk.table.in_use(TOOL) == 1 and desk.journal.last_seq == before
+    waiter = asyncio.create_task(desk.call("waiter"))
+    await settle()
+    first.leave()
+    first.leave()
+    await waiter
+    heard = [record.event for record in desk.journal.read(after=before)]
+    assert [event.kind for event in heard] == ["slot_queued", "slot_granted", "slot_left"]
+    assert second.at_once()
+    second.tell()
+    second.tell()
+    second.leave()
+    told = [record.event for record in desk.journal.read(after=before + 3)]
+    assert [event.kind for event in told] == ["slot_granted", "slot_left"]
+    desk.assert_idle()
+
+
+@virtual_clock
+async def test_nobody_who_asks_at_once_passes_one_that_waits() -> None:
+    desk = Desk(0)
+    waiter = asyncio.create_task(desk.call("waiter"))
+    await settle()
+    desk.table.apply(LimitSet(TOOL, 1, "test"))  # and nobody is served yet
+    assert not desk.slots.hold(TOOL, agent="hasty").at_once()
+    desk.slots.set_limit(TOOL, 1, "test")
+    await waiter
+    assert desk.order == ["waiter"]
 
 
 @virtual_clock

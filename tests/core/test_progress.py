@@ -55,6 +55,32 @@ def test_occupancy_is_weighted_by_time_over_the_whole_run() -> None:
     assert busy.p50 == 0.5, "of the eight seconds from its first limit on, without the pause"
 
 
+def test_slots_that_a_call_had_without_a_wait_are_in_use_until_it_is_closed() -> None:
+    slots = ("tool:t", "server:s")
+    first, second = CallKey("a", 0, 0, 1), CallKey("b", 0, 0, 1)
+    progress = run_of(
+        started(),
+        *(e.LimitSet(name, 2, "test") for name in slots),
+        e.CallOpened(first, 1, "tool", "t", "f", True, slots=slots),
+        e.CallOpened(second, 1, "tool", "t", "f", True, slots=("server:s",)),
+    )
+    tool, server = (progress.resources[name] for name in slots)
+    assert (tool.in_use, server.in_use, server.peak, server.granted) == (1, 2, 2, 2)
+    progress.record(e.Record(6, 1007.0, e.CallOpened(first, 2, "tool", "t", "f", True, slots=("server:s",))))
+    assert (tool.in_use, server.in_use) == (0, 2), "an attempt that another one follows has nothing any more"
+    progress.record(e.Record(7, 1008.0, e.CallClosed(first, 1, "done")))
+    assert server.in_use == 2
+    progress.record(e.Record(8, 1009.0, e.CallClosed(first, 2, "done")))
+    assert (tool.in_use, server.in_use) == (0, 1)
+    assert (tool.holds.most, server.holds.most, server.waits.most) == (4.0, 4.0, 0.0)
+    occupied = tool.occupancy(8.0)
+    assert occupied is not None and occupied.mean == pytest.approx(0.5 * 4 / 8)
+    progress.record(e.Record(9, 1010.0, e.RunResumed(0, 1, 1, 100)))
+    assert server.in_use == 0, "the process that had it is gone"
+    progress.record(e.Record(10, 1011.0, e.CallClosed(second, 1, "lost")))
+    assert server.in_use == 0
+
+
 def test_the_census_of_replicas_is_that_of_the_last_change() -> None:
     died = ("", "It died.")
     progress = run_of(e.ServerUp("s", "s", (), 4, "pool", ("", "")), e.ServerUp("s", "s", (), 2, "pool", died))
@@ -107,7 +133,14 @@ facts = st.one_of(
     st.builds(e.MoneyHeld, numbers),
     st.builds(e.MoneyReleased, numbers),
     st.builds(
-        e.CallOpened, keys, numbers, st.sampled_from(("model", "tool")), st.just("m"), st.just("f"), st.just(True)
+        e.CallOpened,
+        keys,
+        numbers,
+        st.sampled_from(("model", "tool")),
+        st.just("m"),
+        st.just("f"),
+        st.just(True),
+        slots=st.sampled_from(((), ("tool:x__y",), ("tool:x__y", "server:x"))),
     ),
     st.builds(e.CallClosed, keys, numbers, st.sampled_from(("done", "failed", "lost", "unknown")), amounts),
     st.just(e.RunResumed(0, 1, 0, 100)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from centuria.errors import OutcomeUnknown, ToolUnavailable
-from centuria.events import GateClosed, GateOpened, LimitSet, SlotGranted, SlotQueued
+from centuria.events import CallOpened, GateClosed, GateOpened, LimitSet, SlotGranted, SlotQueued
 from centuria.messages import CallKey, ToolCall, ToolEnd
 from centuria.ports import Caller, LeaseTerms, ServerState
 from centuria.settings import Timeouts
@@ -352,12 +353,66 @@ async def test_waiting_calls_go_by_priority_then_to_who_has_fewest_in_service_an
         for second in range(100):  # newcomers without end, all of them more urgent than the patient one
             await asyncio.sleep(0.5)
             group.create_task(call(f"new-{second}", 1, 5))
+    begun = [event.key.task for event in bench.events() if isinstance(event, CallOpened)]
+    assert begun[:4] == ["greedy", "greedy", "urgent", "modest"]
     grants = [event for event in bench.events() if isinstance(event, SlotGranted) and event.resource == "tool:s__t"]
-    assert [grant.agent for grant in grants[:4]] == ["greedy", "greedy", "urgent", "modest"]
     [patient] = [grant for grant in grants if grant.agent == "patient"]
     after = [grant for grant in grants if grant.at > patient.at]
     assert len(after) >= 15, "who asked forty seconds later no longer goes before it, however urgent the newcomers are"
     assert bench.idle()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_is_in_use_by_the_facts_is_what_is_in_use_whoever_waits_is_refused_or_is_cancelled(seed: int) -> None:
+    @virtual_clock
+    async def check() -> None:
+        dice = random.Random(seed)
+        limited = Limited(at_once=3, after=1.0, takes=0.3)
+        tools = {
+            "t": LocalTool(limited, ANY, {"slug": "s", "limit": 4}),
+            "u": LocalTool(takes(0.4), ANY, {"slug": "s", "limit": 2}),
+            "v": LocalTool(Failing(*[ToolUnavailable("down")] * 5), ANY, {"slug": "s", "rerun": True}),
+        }
+        bench = Bench(tools)
+        resources, seen = ("server:s", "tool:s__t", "tool:s__u", "tool:s__v"), Counter[str]()
+
+        def compare() -> None:
+            for name in resources:
+                row, table = bench.stream.progress.resources[name], bench.slots.table
+                held = (table.in_use(name), table.waiting(name), table.limit(name))
+                assert (row.in_use, row.waiting, row.limit) == held, name
+                seen[name] += row.in_use > 0
+
+        async with asyncio.TaskGroup() as group:
+            made = []
+            for number in range(60):
+                tool = dice.choice(["t", "t", "u", "v"])
+                made.append(group.create_task(bench.call(f"s__{tool}", {"n": number}, agent=f"a{number}")))
+                if dice.random() < 0.2:
+                    dice.choice(made).cancel()
+                if dice.random() < 0.1:
+                    bench.scheduler.set_limit(dice.choice(resources[:3]), dice.randint(1, 5), "test")
+                await asyncio.sleep(dice.choice([0.0, 0.05, 0.2]))
+                compare()
+            while not all(call.done() for call in made):
+                await asyncio.sleep(0.05)
+                compare()
+        assert len(seen) == 4 and min(seen.values()) > 0
+        assert bench.idle()
+        assert not any(row.in_use or row.waiting for row in bench.stream.progress.resources.values())
+        bench.scheduler.close()
+
+    check()
+
+
+@virtual_clock
+async def test_a_call_that_waits_for_nothing_is_two_records() -> None:
+    bench = Bench({"t": LocalTool(takes(1), ANY, {"slug": "s", "limit": 4})})
+    before = bench.journal.last_seq
+    await asyncio.gather(*(bench.call("s__t", agent=f"a{n}") for n in range(4)))
+    assert [record.event.kind for record in bench.journal.read(after=before)] == ["call_opened"] * 4 + [
+        "call_closed"
+    ] * 4
 
 
 # -- limits that change ----------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from centuria.core.grants import EVERYTHING, Grant
 from centuria.core.schemas import KIMI, OPENAI, Dialect
 from centuria.core.toolsearch import CALL_TOOL, SEARCH_TOOLS
 from centuria.errors import ToolsNotGranted
-from centuria.events import CallOpened, Notice, ServerUp, SlotGranted
+from centuria.events import CallOpened, Notice, ServerUp
 from centuria.messages import CallKey, ToolCall, ToolEnd, ToolResult
 from centuria.ports import Caller
 from centuria.testing.clock import virtual_clock
@@ -144,8 +144,7 @@ async def test_call_tool_is_the_call_of_the_tool_itself_in_every_respect() -> No
     assert [(row.name, json.loads(row.arguments)) for row in opened] == [("local__weather", {"text": "rain"})]
     refused = await bench.within(view, CALL_TOOL, {"name": "local__weather", "arguments": {"text": 5}}, 2)
     assert refused.end is ToolEnd.REFUSED and "5 is not of type 'string'" in refused.text
-    granted = [event.resource for event in bench.events() if isinstance(event, SlotGranted)]
-    assert granted == ["tool:local__weather", "server:local"]
+    assert [row.slots for row in opened] == [("tool:local__weather", "server:local")]
     assert bench.idle()
 
 

@@ -77,10 +77,10 @@ class ArgumentCheck:
 
     def complaint(self, arguments: Mapping[str, Any]) -> str | None:
         """What is wrong, with the place and what is expected there; None where all is well."""
-        from referencing.exceptions import Unresolvable
-
         if self._validator is None or (self._plain is not None and _fits(arguments, *self._plain)):
             return None
+        from referencing.exceptions import Unresolvable
+
         try:
             found = list(islice(_leaves(errors_of(self._validator, arguments)), _MAX_COMPLAINTS))
         except (Unresolvable, RecursionError, TooMuchWork):

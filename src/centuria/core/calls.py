@@ -34,7 +34,7 @@ _ANSWERED: frozenset[CallEnd] = frozenset({"done", "unknown"})
 
 def canonical(value: Any) -> str:
     """The one JSON text of a value: sorted keys, no spaces, ASCII. Raises `TypeError` if it has none."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=_plain)
+    return _canonical(value)
 
 
 def _plain(value: Any) -> Any:
@@ -49,6 +49,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, date | time | Decimal):  # what TOML and CSV rows hold; a datetime is a date
         return str(value)
     raise TypeError(f"{type(value).__name__} has no canonical JSON.")
+
+
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain).encode
 
 
 def fingerprint(*parts: Any) -> str:
@@ -136,6 +139,7 @@ class CallLedger:
         hold: int | None = None,
         reserved: Pico = 0,
         arguments: str = "",
+        slots: tuple[str, ...] = (),
     ) -> list[CallOpened]:
         """`CallOpened` with the number of the next attempt; to be journaled before anything is sent.
 
@@ -156,6 +160,7 @@ class CallLedger:
             hold=hold,
             reserved=reserved,
             arguments=arguments,
+            slots=slots,
         )
         self.apply(event)
         return [event]
@@ -242,21 +247,21 @@ class CallLedger:
     # -- facts --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        match event:
-            case CallOpened():
-                self._opened(event)
-            case CallClosed():
-                self._closed(event)
-            case TaskReset(name, epoch):
-                task = self._tasks.setdefault(name, _Task())
-                task.epoch = max(task.epoch, epoch)
-            case _:
-                pass
+        if isinstance(event, CallOpened):
+            self._opened(event)
+        elif isinstance(event, CallClosed):
+            self._closed(event)
+        elif isinstance(event, TaskReset):
+            task = self._task(event.task)
+            task.epoch = max(task.epoch, event.epoch)
 
     def _opened(self, event: CallOpened) -> None:
-        task = self._tasks.setdefault(event.key.task, _Task())
-        task.epoch = max(task.epoch, event.key.epoch)
-        row = task.rows.setdefault(event.key, _Row(event.fingerprint))
+        key = event.key
+        task = self._task(key.task)
+        task.epoch = max(task.epoch, key.epoch)
+        row = task.rows.get(key)
+        if row is None:
+            row = task.rows[key] = _Row(event.fingerprint)
         row.attempts = max(row.attempts, event.attempt)
         row.open[event.attempt] = event
         if event.call == "model":
@@ -264,7 +269,8 @@ class CallLedger:
             task.totals = TaskTotals(old.attempts + 1, old.usage, old.cost, old.held, old.steps)
 
     def _closed(self, event: CallClosed) -> None:
-        task, row = self._tasks.get(event.key.task), self._row(event.key)
+        task = self._tasks.get(event.key.task)
+        row = task.rows.get(event.key) if task else None
         opened = row.open.pop(event.attempt, None) if row else None
         if task is None or row is None or opened is None:
             return
@@ -272,6 +278,8 @@ class CallLedger:
             row.answer, row.answered = event, (event.attempt, event.end, event.cost)
         if opened.call == "model":
             task.partial = "" if event.end == "done" else event.partial or task.partial
+        if opened.call == "tool" and opened.hold is None and not event.cost and event.usage is None:
+            return  # it adds nothing
         # Served, or maybe served, and nobody said at what cost: its reservation stays held.
         held = event.end != "failed" and event.usage is None and event.cost == 0 and opened.hold is not None
         task.totals = TaskTotals(
@@ -342,6 +350,12 @@ class CallLedger:
         return isinstance(other, CallLedger) and self.snapshot() == other.snapshot()
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _task(self, name: str) -> _Task:
+        task = self._tasks.get(name)
+        if task is None:
+            task = self._tasks[name] = _Task()
+        return task
 
     def _row(self, key: CallKey) -> _Row | None:
         task = self._tasks.get(key.task)

@@ -78,7 +78,7 @@ class Load:
         """This much was in use for so long. More than all of it, after a limit was lowered, counts as all."""
         if not 0.0 < seconds < 1e12:  # a clock that jumped
             return
-        share = min(1.0, max(0.0, share))
+        share = 1.0 if share > 1.0 else 0.0 if share < 0.0 else share
         self.seconds += seconds
         self.total += share * seconds
         bucket = round(share * 100)

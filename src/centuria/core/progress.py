@@ -93,7 +93,7 @@ class Progress:
     def __post_init__(self) -> None:
         self._slots = SlotTally(self._rows, self.timeline)
         self._money = MoneyTally(self._rows)
-        self._calls = CallTally(self._rows, self.timeline, self._money)
+        self._calls = CallTally(self._rows, self.timeline, self._money, self._slots)
         self._handlers = {
             e.RunStarted: self._run_started,
             e.RunResumed: self._run_resumed,

@@ -16,13 +16,14 @@ _REASONS = 20
 
 @dataclass(slots=True)
 class OpenCall:
-    """A call that was sent and has not ended. `span` is its place in the timeline."""
+    """A call that was sent and has not ended. `span` is its place in the timeline; `slots` is `CallOpened.slots`."""
 
     call: Literal["model", "tool"]
     name: str
     attempt: int
     at: float
     span: int
+    slots: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -241,7 +241,9 @@ class SlotTable:
         if resource is None:
             return []
         events: list[Fact] = [self._applied(SlotLeft(ticket, resource, now))]
-        return events + self._serve(resource, now)
+        if self._resources[resource].waiters:
+            events += self._serve(resource, now)
+        return events
 
     def expire(self, *, now: float) -> list[Fact]:
         """Reject every waiter whose deadline has passed."""
@@ -279,12 +281,14 @@ class SlotTable:
         """The only place where the table changes. A resumed run is a new process: the tickets of the old are gone."""
         if isinstance(event, SlotGranted):
             place = self._place(event.resource)
-            place.dequeue(event.ticket)
+            if place.waiters:
+                place.dequeue(event.ticket)
             place.seat(event)
             self._tickets[event.ticket] = event.resource
         elif isinstance(event, SlotLeft):
             place = self._place(event.resource)
-            place.dequeue(event.ticket)
+            if place.waiters:
+                place.dequeue(event.ticket)
             place.unseat(event.ticket)
             self._tickets.pop(event.ticket, None)
         elif isinstance(event, SlotQueued):
@@ -327,6 +331,11 @@ class SlotTable:
 
     def limit(self, resource: str) -> int:
         return self._place(resource).limit
+
+    def free(self, resource: str) -> bool:
+        """Whether whoever asks now, without a deadline that has passed, has a slot at once."""
+        place = self._place(resource)
+        return len(place.held) < place.limit and not place.waiters
 
     def in_use(self, resource: str) -> int:
         return len(self._place(resource).held)

@@ -128,6 +128,25 @@ class SlotTally:
             if row is not None:
                 row.slot = None
 
+    def had(self, resources: tuple[str, ...], at: float) -> None:
+        """A call begins that had a slot of each without a wait."""
+        for name in resources:
+            resource = self._resource(name)
+            resource.mark(at)
+            resource.in_use += 1
+            resource.granted += 1
+            if resource.in_use > resource.peak:
+                resource.peak = resource.in_use
+            resource.waits.add(0.0)
+
+    def gave_back(self, resources: tuple[str, ...], at: float, seconds: float) -> None:
+        """That call is over."""
+        for name in resources:
+            resource = self._resource(name)
+            resource.mark(at)
+            resource.in_use -= 1
+            resource.holds.add(seconds)
+
     def vanish(self, at: float) -> None:
         """The process is gone, and all its tickets with it."""
         for resource in self.resources.values():
@@ -220,14 +239,16 @@ class MoneyTally:
 
 @dataclass(slots=True)
 class CallTally:
-    """Model and tool calls: by name, in time, in tokens. `busy` is the seconds of all ended ones, summed.
+    """Model and tool calls: by name, in time, in tokens, with the slots that they had without a wait.
 
+    `busy` is the seconds of all ended ones, summed.
     `rate` holds (second, output tokens of the calls that ended in it) of the last seconds.
     """
 
     rows: TaskRows
     timeline: Timeline
     money: MoneyTally
+    slots: SlotTally
     models: dict[str, CallsRow] = field(default_factory=dict)
     tools: dict[str, CallsRow] = field(default_factory=dict)
     usage: Tokens = field(default_factory=Tokens)
@@ -256,9 +277,11 @@ class CallTally:
         before = row.calls.get(key)
         if before is not None:
             self.timeline.end(before.span, at, "superseded")
+            self.slots.gave_back(before.slots, at, max(0.0, at - before.at))
         slot = -1 if row.slot is None else row.slot
         span = self.timeline.begin(slot, key.task, event.call, event.name, at)
-        row.calls[key] = OpenCall(event.call, event.name, event.attempt, at, span)
+        row.calls[key] = OpenCall(event.call, event.name, event.attempt, at, span, event.slots)
+        self.slots.had(event.slots, at)
         self.money.pays_for(event.hold, key.task)
 
     def closed(self, event: e.CallClosed, at: float) -> None:
@@ -269,7 +292,9 @@ class CallTally:
         if opened is not None and opened.attempt == event.attempt:
             del row.calls[key]
             name, tool = opened.name, opened.call == "tool"
-            self.busy += max(0.0, at - opened.at)
+            seconds = max(0.0, at - opened.at)
+            self.busy += seconds
+            self.slots.gave_back(opened.slots, at, seconds)
             self.timeline.end(opened.span, at, event.end)
         calls = self._named(name, tool)
         calls.ends[event.end] += 1

@@ -35,8 +35,8 @@ QUEUE_BYTES = 256 * 2**20
 #: Rows that one statement inserts, at most. Before each statement the interpreter is given away and then waited for:
 #: row by row, a commit beside a busy loop takes many times as long.
 _ROWS = 50
-#: A record as its row: seq, at, kind, event.
-_Row = tuple[int, float, str, str]
+#: The columns of a row: seq, at, kind, event.
+_COLUMNS = 4
 
 
 class SqliteJournal:
@@ -72,7 +72,8 @@ class SqliteJournal:
         # What the writer's thread and the loop share, all of it under `_mutex`.
         self._mutex = threading.RLock()
         self._change = threading.Condition(self._mutex)
-        self._queue: list[_Row] = []
+        #: What waits for the disk, value by value: a tuple for each row would be work for the garbage collector.
+        self._queue: list[int | float | str] = []
         self._committed = last_seq
         self._thread: threading.Thread | None = None
         self._closing = False
@@ -129,16 +130,20 @@ class SqliteJournal:
     def append(self, records: Sequence[Record]) -> None:
         if not records:
             return
-        rows = [(record.seq, record.at, record.event.kind, encode(record.event).decode()) for record in records]
-        size = _size(rows)
+        rows: list[int | float | str] = []
+        size = 0
+        for record in records:
+            text = encode(record.event).decode()
+            size += len(text)
+            rows += (record.seq, record.at, record.event.kind, text)
         with self._mutex:
             if self._refusal is not None:
                 raise self._refusal()
             if self._closing:
                 raise _closed(self.path)
-            for expected, row in enumerate(rows, self.last_seq + 1):
-                if row[0] != expected:
-                    raise ValueError(f"record {row[0]} in place of {expected}")
+            for expected, record in enumerate(records, self.last_seq + 1):
+                if record.seq != expected:
+                    raise ValueError(f"record {record.seq} in place of {expected}")
             if size > self._room:
                 self._refusal = lambda: _overrun(self.path)
                 raise self._refusal()
@@ -147,7 +152,7 @@ class SqliteJournal:
             if not self._queue:  # else the thread knows
                 self._change.notify()
             self._queue += rows
-            self.last_seq += len(rows)
+            self.last_seq += len(records)
 
     async def durable(self, seq: int) -> None:
         self._loop = asyncio.get_running_loop()
@@ -255,7 +260,7 @@ class SqliteJournal:
                 self._finish()
                 return
 
-    def _commit(self, rows: list[_Row]) -> None:
+    def _commit(self, rows: list[int | float | str]) -> None:
         try:
             self._transact(rows)
         except Exception as error:
@@ -268,16 +273,16 @@ class SqliteJournal:
         else:
             with self._mutex:
                 self.commits += 1
-                self._committed = rows[-1][0]
-                self._room += _size(rows)
+                self._committed += len(rows) // _COLUMNS
+                self._room += sum(map(len, rows[_COLUMNS - 1 :: _COLUMNS]))  # type: ignore[arg-type]  # all texts
         self._call_loop()
 
-    def _transact(self, rows: list[_Row]) -> None:
+    def _transact(self, rows: list[int | float | str]) -> None:
         connection = self._connection
         connection.execute("BEGIN IMMEDIATE")
-        for start in range(0, len(rows), _ROWS):
-            some = rows[start : start + _ROWS]
-            connection.execute(_insert(len(some)), [value for row in some for value in row])
+        for start in range(0, len(rows), _ROWS * _COLUMNS):
+            some = rows[start : start + _ROWS * _COLUMNS]
+            connection.execute(_insert(len(some) // _COLUMNS), some)
         connection.execute("COMMIT")
 
     def _try(self, sql: str) -> None:
@@ -310,10 +315,6 @@ class SqliteJournal:
 @cache
 def _insert(rows: int) -> str:
     return f"INSERT INTO records (seq, at, kind, event) VALUES {', '.join(['(?, ?, ?, ?)'] * rows)}"  # noqa: S608
-
-
-def _size(rows: Sequence[_Row]) -> int:
-    return sum([len(row[3]) for row in rows])
 
 
 def _failed(path: Path, error: Exception) -> JournalError:

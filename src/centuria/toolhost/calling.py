@@ -52,19 +52,19 @@ async def call_tool(
     return answer
 
 
-async def _send(
+def _send(
     client: ClientSession,
     tool: str,
     arguments: dict[str, Any],
     told: Progress | None,
     given: types.InputResponses | None = None,
     state: str | None = None,
-) -> Answer:
+) -> Awaitable[Answer]:
     async def hear(progress: float, total: float | None, message: str | None) -> None:
         if told is not None:
             told(progress, total, message)
 
-    return await client.call_tool(
+    return client.call_tool(
         tool,
         arguments,
         progress_callback=None if told is None else hear,

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -272,7 +272,7 @@ class McpToolHost:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def call(
+    def call(
         self,
         name: str,
         arguments: Mapping[str, Any],
@@ -280,16 +280,20 @@ class McpToolHost:
         timeout: float,
         caller: Caller | None = None,
         listener: Listener | None = None,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         tool = self._tools.get(name)
         if tool is None:
             raise ToolUnavailable(f"No server has a tool named {name}.")
-        call = partial(
-            self._sessions[tool.slug].call, tool, arguments, timeout=timeout, caller=caller, listener=listener
-        )
+        sessions = self._sessions[tool.slug]
+        if not tool.personal:
+            return sessions.call(tool, arguments, timeout=timeout, caller=caller, listener=listener)
+        call = partial(sessions.call, tool, arguments, timeout=timeout, caller=caller, listener=listener)
+        return self._on_behalf(tool, call, caller)
+
+    async def _on_behalf(
+        self, tool: HostedTool, call: Callable[[], Coroutine[Any, Any, ToolResult]], caller: Caller | None
+    ) -> ToolResult:
         templates = self._servers[tool.slug].agent_headers
-        if not templates:
-            return await call()
         with on_behalf(templates, self._rows(caller.key.task) if caller is not None else {}):
             return await call()
 

@@ -6,7 +6,7 @@ One of them gives the catalogue. The others must list the same tools: one that d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -129,7 +129,7 @@ class ServerSessions:
 
     # -- calls --------------------------------------------------------------------------------------------------------
 
-    async def call(
+    def call(
         self,
         tool: HostedTool,
         arguments: Mapping[str, Any],
@@ -137,28 +137,37 @@ class ServerSessions:
         timeout: float,
         caller: Caller | None,
         listener: Listener | None = None,
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         """`Session.call` on the session that this caller uses."""
         if self.server.mode == "leased":
-            return await self._call_leased(tool, arguments, timeout, caller, listener)
-        number = 0
+            return self._call_leased(tool, arguments, timeout, caller, listener)
         if len(self.sessions) > 1:
-            chosen = self._choose(tool, caller)
-            if chosen is None:
-                raise self._unavailable()
-            number = chosen
+            return self._call_chosen(tool, arguments, timeout, caller, listener)
+        return self._call_on(0, tool, arguments, timeout, listener)
+
+    async def _call_chosen(
+        self,
+        tool: HostedTool,
+        arguments: Mapping[str, Any],
+        timeout: float,
+        caller: Caller | None,
+        listener: Listener | None,
+    ) -> ToolResult:
+        number = self._choose(tool, caller)
+        if number is None:
+            raise self._unavailable()
         self._pool.begin(number)
         try:
             return await self._call_on(number, tool, arguments, timeout, listener)
         finally:
             self._pool.end(number)
 
-    async def _call_on(
+    def _call_on(
         self, number: int, tool: HostedTool, arguments: Mapping[str, Any], timeout: float, listener: Listener | None
-    ) -> ToolResult:
+    ) -> Coroutine[Any, Any, ToolResult]:
         if listener is not None:
             listener.replica = number
-        return await self.sessions[number].call(tool.tool, arguments, timeout=timeout, listener=listener)
+        return self.sessions[number].call(tool.tool, arguments, timeout=timeout, listener=listener)
 
     def _choose(self, tool: HostedTool, caller: Caller | None) -> int | None:
         index = 0 if caller is None else caller.index

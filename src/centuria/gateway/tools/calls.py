@@ -168,8 +168,10 @@ class ToolCalls:
     async def _in_turn(self, turn: Turn, work: _Work, refusals: Refusals, asked: float) -> Invocation:
         loop, gates, slug = asyncio.get_running_loop(), self.turns.gates, work.tool.slug
         while True:
-            async with turn.server():
-                sent, ticket = loop.time(), gates.sent(slug)
+            slot = await turn.server()
+            try:
+                sent = loop.time()
+                ticket = gates.sent(slug, sent)
                 try:
                     result = await self._send(work)
                     gates.answered(slug, ticket)
@@ -181,6 +183,8 @@ class ToolCalls:
                     continue
                 finally:
                     gates.dropped(slug, ticket)
+            finally:
+                slot.leave()
             if turn.renewed:
                 result = noted(result, work.tool)
             queued, ran = (sent - asked) * 1000, (loop.time() - sent) * 1000
