@@ -25,6 +25,7 @@ from centuria.config import (
     read_mcp_json,
     resolve,
 )
+from centuria.core.blotting import secret_name, secrets_in
 from centuria.core.prices import Price
 from centuria.core.rates import RateLimits
 from centuria.errors import ConfigurationError, JournalError
@@ -32,7 +33,6 @@ from centuria.events import RunStarted
 from centuria.folder import RunFolder, file_stem
 from centuria.journal import JournalReader
 from centuria.messages import Status
-from centuria.model.blotting import secret_name, secrets_in
 from centuria.model.replay import about_of
 from centuria.settings import MERGE, Endpoint, Job, ToolServer
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from centuria.core.blotting import Blotter, secret_name
 from centuria.errors import ConfigurationError, ModelError
-from centuria.model.blotting import Blotter, secret_name
 from centuria.model.http import HttpTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.replay import Recording, about_of

@@ -330,6 +330,11 @@ def test_headers_of_agents_are_templates_of_their_rows(tmp_path: Path) -> None:
     assert "{User}" not in repr(server)
 
 
+def test_an_agent_may_have_its_own_authorization_and_cookie(tmp_path: Path) -> None:
+    [server] = loaded(tmp_path, ROWS + WEB.replace("X-User =", 'Cookie = "u={User}", Authorization =')).servers
+    assert set(server.agent_headers) == {"Cookie", "Authorization"}
+
+
 @pytest.mark.parametrize(
     ("text", "rows", "message"),
     [
@@ -339,6 +344,10 @@ def test_headers_of_agents_are_templates_of_their_rows(tmp_path: Path) -> None:
         (ROWS + WEB, "Name,User\nAnn,\n", "of the task `Ann` would be empty"),
         (ROWS + WEB, "Name,User\nAnn,Ä\n", "or no line of plain characters"),
         (ROWS + WEB.replace("X-User", '"X:User"'), None, "agent_headers `X:User` is not a header"),
+        (ROWS + WEB.replace("X-User", "Mcp-Session-Id"), None, "`Mcp-Session-Id` belongs to the connection"),
+        (ROWS + WEB.replace("X-User", "mcp-protocol-version"), None, "belongs to the connection that all agents share"),
+        (ROWS + WEB.replace("X-User", "Content-Length"), None, "`Content-Length` belongs to the connection"),
+        (ROWS + WEB.replace("X-User", '" HOST"'), None, "belongs to the connection"),
         ('[job]\nprompt = "Go"\n' + WEB, None, "It has no row: take the server out of its `tools`."),
     ],
 )

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import centuria
+from centuria.core.blotting import Blotter
 from centuria.core.retry import parse_retry_after
 from centuria.core.templates import find_json
 from centuria.errors import ConfigurationError, ModelError, ModelRefused
 from centuria.messages import Usage
 from centuria.model.answer import AnswerDecoder
-from centuria.model.blotting import Blotter
 from centuria.model.difference import first_difference
 from centuria.model.exchange import Damaged, Exchange, exchange_line, read_line
 from centuria.model.failures import blot, error_from

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from centuria.core.blotting import Blotter, cover
 from centuria.errors import ConfigurationError, ModelDenied, ModelRefused, ModelUnavailable
 from centuria.messages import CallKey
-from centuria.model.blotting import Blotter, cover
 from centuria.model.exchange import Damaged, Ending, Exchange, about_line, exchange_line, path_of, read_line, redacted
 from centuria.model.recording import RecordingTransport
 from centuria.model.replay import Recording, RetryAtOnce

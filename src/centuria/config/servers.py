@@ -26,6 +26,14 @@ BUILTINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
 _OPTIONS = tuple(option for _, options in BUILTINS.values() for option in options)
 _OF_COMMAND = ("args", "env", "cwd")
 _OF_URL = ("headers", "agent_headers", "auth")
+#: Headers that say how a message travels and in which session: an agent's own in their place would break both.
+_FRAMING = frozenset(
+    {
+        *("accept", "accept-encoding", "connection", "content-encoding", "content-length", "content-type", "expect"),
+        *("host", "keep-alive", "last-event-id", "te", "trailer", "transfer-encoding", "upgrade"),
+    }
+)
+_PROTOCOL = ("mcp-", "proxy-")
 
 
 def servers_from(
@@ -107,6 +115,7 @@ def _server(
     elif shape.url is not None:
         server = remote(server, shape.url, shape.headers, shape.auth, folder=folder, env=env)
         check_names("agent_headers", shape.agent_headers)
+        _check_free(shape.agent_headers)
         server = replace(server, agent_headers=dict(shape.agent_headers))
     return checked(replace(server, **tuning), shape)
 
@@ -244,6 +253,16 @@ def check_names(key: str, headers: Mapping[str, str]) -> None:
         if any(char in name + value for char in "\r\n") or not name.isascii() or not name.strip() or ":" in name:
             raise JobError(
                 f"{key} {quoted(name)} is not a header of one line.", remedy="Remove line breaks and colons."
+            )
+
+
+def _check_free(headers: Mapping[str, str]) -> None:
+    """Refuse headers of agents that belong to the connection or the protocol. Raises `JobError`."""
+    for name in headers:
+        if name.strip().lower() in _FRAMING or name.strip().lower().startswith(_PROTOCOL):
+            raise JobError(
+                f"agent_headers {quoted(name)} belongs to the connection that all agents share.",
+                remedy="Remove it, or give it another name.",
             )
 
 

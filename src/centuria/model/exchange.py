@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 from urllib.parse import urlsplit
 
+from centuria.core.blotting import CLEAR, Blotter, cover, secret_name, secrets_in
 from centuria.errors import ConfigurationError, ContextTooLong, ModelDenied, ModelError, ModelRefused, ModelUnavailable
 from centuria.messages import CallKey, safe_text
-from centuria.model.blotting import CLEAR, Blotter, cover, secret_name, secrets_in
 from centuria.model.failures import blot
 
 VERSION = 1

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from centuria.core.blotting import Blotter, cover
 from centuria.errors import ConfigurationError, ModelError, ModelUnavailable
 from centuria.messages import CallKey
-from centuria.model.blotting import Blotter, cover
 from centuria.model.exchange import (
     LINE_CAP,
     Ending,

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from centuria.core.blotting import cover
 from centuria.core.retry import RetryPolicy
 from centuria.errors import CenturiaError, ConfigurationError, ModelRefused
 from centuria.messages import CallKey
-from centuria.model.blotting import cover
 from centuria.model.difference import first_difference
 from centuria.model.exchange import LINE_CAP, Damaged, Ending, Exchange, read_line
 from centuria.ports import HttpRequest, HttpResponse

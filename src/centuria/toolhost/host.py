@@ -14,13 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from centuria.core.blotting import Blotter
 from centuria.core.names import manifest_key, qualify
 from centuria.errors import ConfigurationError, ToolUnavailable
 from centuria.messages import ToolResult, safe_text
 from centuria.ports import Caller, HostedTool, LeaseTerms, Listener, ServerState
 from centuria.settings import Timeouts, ToolServer
 from centuria.toolhost.addresses import Guard
-from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason
+from centuria.toolhost.launch import argv_of, env_of, limit_of, limit_reason, secrets_of
 from centuria.toolhost.on_behalf import on_behalf
 from centuria.toolhost.processes import Warden
 from centuria.toolhost.tokens import TokenStore, store_of
@@ -114,7 +115,7 @@ class McpToolHost:
         from centuria.toolhost.replicas import ServerSessions
         from centuria.toolhost.session import Session
 
-        auth = self._auth(server)
+        auth, blotter = self._auth(server), Blotter(secrets_of(server))
 
         def make(name: str, on_change: Callable[[], None]) -> Session:
             return Session(
@@ -126,6 +127,7 @@ class McpToolHost:
                 on_change=on_change,
                 elicit=server.elicit,
                 login=auth,
+                blotter=blotter,
             )
 
         return ServerSessions(server, make, limit=limit_of(server), on_change=partial(self._changed, server.slug))

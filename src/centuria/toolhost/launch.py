@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from centuria.errors import ConfigurationError
 from centuria.settings import ToolServer
@@ -64,6 +65,20 @@ def _flags(builtin: str, options: Mapping[str, Any]) -> list[str]:
     raise ConfigurationError(
         f"There is no built-in tool {builtin}.", remedy="Choose one of file_read, code_exec, web_search."
     )
+
+
+def secrets_of(server: ToolServer) -> set[str]:
+    """What we give a server and it must not tell of us: its variables, headers and client secret, and what its URL
+    holds beside the address."""
+    values = {value for name, value in env_of(server).items() if name != "PYTHONPATH"} | set(server.headers.values())
+    values |= {value.partition(" ")[2].strip() for value in server.headers.values()}  # without the scheme
+    if server.auth is not None and server.auth.client_secret is not None:
+        values.add(server.auth.client_secret.value)
+    if server.url is not None:
+        parts = urlsplit(server.url)
+        values |= {unquote(value) for value in (parts.username, parts.password) if value}
+        values |= {value for _, value in parse_qsl(parts.query)}
+    return values
 
 
 def env_of(server: ToolServer) -> dict[str, str]:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack
+from dataclasses import replace
 from enum import Enum
 from functools import partial
 from typing import Any, Protocol
@@ -21,6 +22,7 @@ from mcp.client.session import ClientSession, IncomingMessage
 from pydantic import ValidationError
 
 from centuria import __version__
+from centuria.core.blotting import Blotter
 from centuria.errors import ToolUnavailable
 from centuria.messages import ToolEnd, ToolResult
 from centuria.ports import Listener
@@ -65,7 +67,8 @@ class Login(Protocol):
 class Session:
     """A session with one server. `phase` says whether calls can be sent now, `reason` why not.
 
-    `elicit` is what the server hears that asks a person; `login` knows what is wrong with our authorization.
+    `elicit` is what the server hears that asks a person; `login` knows what is wrong with our authorization; `blotter`
+    knows what a server must not tell of us: it stands in no reason and in no error, whatever the server says.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Session:
         on_change: Callable[[], None],
         elicit: Policy = "decline",
         login: Login | None = None,
+        blotter: Blotter | None = None,
     ) -> None:
         self.name = name
         self.phase = Phase.STARTING
@@ -94,6 +98,7 @@ class Session:
         self._on_change = on_change
         self._elicit: Policy = elicit
         self._login = login
+        self._blotter = blotter or Blotter(())
         self._link: tuple[Dispatch, ClientSession] | None = None
         self._in_flight: dict[object, float] = {}
         self._listing = asyncio.Lock()
@@ -276,7 +281,7 @@ class Session:
             error = error.exceptions[0]
         code, gone = self.wire.code, error is None or (isinstance(error, MCPError) and _is_gone(error))
         if isinstance(error, ToolUnavailable):
-            what = error.message
+            what = self._said(error.message)
         elif isinstance(error, TimeoutError) and not served:
             what = f"It did not answer within {self._start_timeout:g} s."
         elif isinstance(error, TimeoutError):
@@ -286,18 +291,23 @@ class Session:
         elif error is None or (isinstance(error, MCPError) and is_closed(error)):
             what = "It closed the connection."
         elif isinstance(error, MCPError) and denied(error):
-            what = self._login.trouble if self._login is not None else ""
-            what = what or f"It did not let us in: {error.message[:300]}."
+            what = self._said(self._login.trouble) if self._login is not None else ""
+            what = what or f"It did not let us in: {self._said(error.message, 300)}."
         elif isinstance(error, ValidationError):
             first = error.errors(include_url=False, include_input=False)[0]
             place = ".".join(str(part) for part in first["loc"])
-            what = f"What it answered is not valid: {error.title}, at {place[:100]}: {first['msg'][:200]}."
+            told = f"at {self._said(place, 100)}: {self._said(first['msg'], 200)}"
+            what = f"What it answered is not valid: {error.title}, {told}."
         else:
-            what = f"{type(error).__name__}: {str(error)[:300]}"
+            what = f"{type(error).__name__}: {self._said(str(error), 300)}"
         if not served and self.wire.junk:
             what += f" Of what it sent, {self.wire.junk:,} lines or messages are not of the protocol."
-        last = self.wire.last_line[:300]
+        last = self._said(self.wire.last_line, 300)
         return f"{what} Its last words: {last}" if last else what
+
+    def _said(self, text: str, most: int | None = None) -> str:
+        """What a server said, at most so many characters of it, without what it must not tell of us."""
+        return self._blotter.text(text)[:most]
 
     # -- callers ------------------------------------------------------------------------------------------------------
 
@@ -320,9 +330,6 @@ class Session:
                 list_again = partial(self._list_again, client, wire, self._listed)
                 progress = None if listener is None else listener.progress
                 answer = await call_tool(client, tool, dict(arguments), list_again, progress)
-                if listener is not None:
-                    listener.answer = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
-                return result_of(answer)
         except TimeoutError:
             if wire is None:
                 raise self._unavailable() from None
@@ -332,11 +339,19 @@ class Session:
             return self._met(tool, error, wire or self.wire)
         except (RuntimeError, ValidationError) as error:
             # It ran, and what it answered is not what the protocol, or its own output schema, says.
-            return ToolResult(f"The tool ran, but its answer is not valid: {str(error)[:500]}", ToolEnd.ERROR)
+            text = f"The tool ran, but its answer is not valid: {self._said(str(error), 500)}"
+            return ToolResult(text, ToolEnd.ERROR)
         except ValueError as error:
             return ToolResult(f"The arguments cannot be sent as JSON: {str(error)[:500]}", ToolEnd.ERROR)
         finally:
             self._in_flight.pop(call, None)
+        result, failed = result_of(answer), isinstance(answer, types.CallToolResult) and answer.is_error
+        if listener is not None:
+            told = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+            listener.answer = self._blotter.data(told) if failed else told
+        if failed:
+            return replace(result, text=self._said(result.text), structured=self._blotter.data(result.structured))
+        return result
 
     async def _connected(self) -> tuple[Dispatch, ClientSession]:
         while (link := self._link) is None or link[0].wire.over:
@@ -347,12 +362,13 @@ class Session:
 
     def _met(self, tool: str, error: MCPError, wire: Wire) -> ToolResult:
         """What an error of the protocol means for the call that met it."""
+        error = MCPError(error.code, self._said(error.message), error.data)
         if has_expired(error):
             wire.expire()  # the owner opens another, once for all who meet this
             raise ToolUnavailable(f"The session with {self.name} had expired.") from error
         if denied(error) and self._login is not None and self._login.trouble:
             wire.doubt()
-            text = f"The server {self.name} did not let us in, and nothing ran. {self._login.trouble}"
+            text = f"The server {self.name} did not let us in, and nothing ran. {self._said(self._login.trouble)}"
             if self._login.passing:
                 raise ToolUnavailable(text) from error
             return ToolResult(text, ToolEnd.UNAVAILABLE)

@@ -1,4 +1,4 @@
-"""What must not be kept: which names stand for secrets, and how their values are blotted out of bytes. Pure."""
+"""What must not be kept: which names stand for secrets, and how their values are blotted out of texts. Pure."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 from urllib.parse import quote, quote_plus
 
 from centuria.messages import safe_text
@@ -70,6 +71,16 @@ class Blotter:
     def text(self, text: str) -> str:
         data = safe_text(text).encode()
         return cover(data, self.spans(data)).decode("utf-8", "replace")
+
+    def data(self, value: Any) -> Any:
+        """Plain JSON without secrets; None where it is none any more, because a number was one."""
+        if value is None or self._pattern is None:
+            return value
+        try:
+            text = json.dumps(value, ensure_ascii=False)
+            return value if (blotted := self.text(text)) == text else json.loads(blotted)
+        except (TypeError, ValueError, RecursionError):
+            return None
 
     def pieces(self, pieces: Sequence[tuple[float, bytes]]) -> list[tuple[float, bytes]]:
         """The pieces, blotted as the whole that they make."""
