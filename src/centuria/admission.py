@@ -48,7 +48,7 @@ class Slots:
         """
         return Hold(self, next(self._tickets), resource, agent, index, priority, patience)
 
-    def _ask(self, hold: Hold) -> Fact:
+    async def _take(self, hold: Hold) -> SlotGranted:
         now, patience = self._now(), hold.patience
         [event] = self.table.ask(
             hold.ticket,
@@ -59,10 +59,6 @@ class Slots:
             now=now,
             deadline=None if patience is None else now + patience,
         )
-        return event
-
-    async def _take(self, hold: Hold) -> SlotGranted:
-        event = self._ask(hold)
         self._stream.publish(event)
         if isinstance(event, SlotGranted):
             return event
@@ -79,10 +75,8 @@ class Slots:
             del self._waiters[hold.ticket]
 
     def _leave(self, hold: Hold) -> None:
-        facts = self.table.leave(hold.ticket, now=self._now())
-        if hold.untold is not None:
-            hold.untold = None
-            del facts[:1]  # nobody heard that it came, so nobody hears that it left
+        facts = self.table.leave(hold.ticket, now=self._now(), told=hold.untold is None)
+        hold.untold = None
         if facts:
             self._act(facts)
 
@@ -152,12 +146,10 @@ class Hold:
 
     def at_once(self) -> bool:
         """Take the slot if no wait is needed, in silence; else nothing is changed, and `take` may follow."""
-        if not self._slots.table.free(self.resource):
-            return False
-        granted = self._slots._ask(self)
-        assert isinstance(granted, SlotGranted)
+        slots = self._slots
+        granted = slots.table.take(self.ticket, self.resource, self.agent, index=self.index, now=slots._now())
         self.granted = self.untold = granted
-        return True
+        return granted is not None
 
     def tell(self) -> None:
         """Make a fact of a slot that was taken in silence: it is held for longer than for one call."""

@@ -472,6 +472,37 @@ class SlotMachine(RuleBasedStateMachine):
         self.publish(events)
         assert self.live.leave(ticket, now=self.now) == []
 
+    @rule(agent=st.sampled_from(AGENTS))
+    def take(self, agent: str) -> None:
+        """What is taken without a wait is what one who asks would have been granted."""
+        self.tickets += 1
+        before = self.live.snapshot()
+        room = self.live.in_use(TOOL) < self.live.limit(TOOL) and not self.queued
+        taken = self.live.take(self.tickets, TOOL, agent, index=AGENTS.index(agent), now=self.now)
+        assert (taken is not None) == room
+        if taken is None:
+            assert self.live.snapshot() == before
+            return
+        copy = SlotTable(aging=self.aging, queue_cap=12)
+        fold(copy, self.journal)
+        asked = copy.ask(
+            self.tickets, TOOL, agent, index=AGENTS.index(agent), priority=5, now=self.now, deadline=self.now
+        )
+        assert asked == [taken]
+        self.publish(asked)
+
+    @precondition(lambda self: self.served)
+    @rule(data=st.data())
+    def leave_in_silence(self, data: st.DataObject) -> None:
+        """The facts are those of the others, and nothing else is different."""
+        ticket = data.draw(st.sampled_from([*self.served]))
+        copy = SlotTable(aging=self.aging, queue_cap=12)
+        fold(copy, self.journal)
+        told = copy.leave(ticket, now=self.now)
+        assert self.live.leave(ticket, now=self.now, told=False) == told[1:]
+        assert copy == self.live
+        self.publish(told)
+
     @rule(limit=st.integers(0, 5))
     def change_limit(self, limit: int) -> None:
         self.publish(self.live.set_limit(TOOL, limit, "rule", now=self.now))

@@ -135,9 +135,12 @@ class _Resource:
     def seat(self, granted: SlotGranted) -> None:
         self.held[granted.slot] = granted
         self._slot_of[granted.ticket] = granted.slot
-        agent = self._agents.setdefault(granted.agent, _Agent())
+        agent = self._agents.get(granted.agent)
+        if agent is None:
+            agent = self._agents[granted.agent] = _Agent()
         agent.in_service += 1
-        self._show(granted.agent, agent)
+        if agent.line:
+            self._show(granted.agent, agent)
 
     def unseat(self, ticket: int) -> None:
         slot = self._slot_of.pop(ticket, None)
@@ -146,7 +149,8 @@ class _Resource:
         name = self.held.pop(slot).agent
         agent = self._agents[name]
         agent.in_service -= 1
-        self._show(name, agent)
+        if agent.line or not agent.in_service:
+            self._show(name, agent)
         if slot < self._unused and slot not in self._listed:
             self._listed.add(slot)
             heappush(self._free, slot)
@@ -235,12 +239,31 @@ class SlotTable:
             return [self._reject(ticket, resource, agent, reason, now)]
         return [self._applied(SlotQueued(ticket, resource, agent, index, priority, now, deadline))]
 
-    def leave(self, ticket: int, *, now: float) -> list[Fact]:
-        """Give the slot back, or the place in the queue; whoever is next has the slot in the same step."""
+    def take(self, ticket: int, resource: str, agent: str, *, index: int, now: float) -> SlotGranted | None:
+        """A slot without a wait; None, and nothing is changed, where `ask` would have it wait. Raises as `ask` does."""
+        place = self._place(resource)
+        if place.waiters or len(place.held) >= place.limit:
+            return None
+        if ticket in self._tickets:
+            raise ValueError(f"ticket {ticket} is in use")
+        slot, tries = place.home_slot(index, self._home_tries)
+        granted = SlotGranted(ticket, resource, slot, agent, now, 0.0, tries)
+        self.apply(granted)
+        return granted
+
+    def leave(self, ticket: int, *, now: float, told: bool = True) -> list[Fact]:
+        """Give the slot back, or the place in the queue; whoever is next has the slot in the same step.
+
+        `told` False: nobody heard that it was taken, and the facts are those of the others alone.
+        """
         resource = self._tickets.get(ticket)
         if resource is None:
             return []
-        events: list[Fact] = [self._applied(SlotLeft(ticket, resource, now))]
+        events: list[Fact] = []
+        if told:
+            events.append(self._applied(SlotLeft(ticket, resource, now)))
+        else:
+            self._left(ticket, resource)
         if self._resources[resource].waiters:
             events += self._serve(resource, now)
         return events
@@ -278,7 +301,10 @@ class SlotTable:
     # -- state --------------------------------------------------------------------------------------------------------
 
     def apply(self, event: Event) -> None:
-        """The only place where the table changes. A resumed run is a new process: the tickets of the old are gone."""
+        """Where the table changes, but for a slot that is left in silence.
+
+        A resumed run is a new process: the tickets of the old are gone.
+        """
         if isinstance(event, SlotGranted):
             place = self._place(event.resource)
             if place.waiters:
@@ -286,11 +312,7 @@ class SlotTable:
             place.seat(event)
             self._tickets[event.ticket] = event.resource
         elif isinstance(event, SlotLeft):
-            place = self._place(event.resource)
-            if place.waiters:
-                place.dequeue(event.ticket)
-            place.unseat(event.ticket)
-            self._tickets.pop(event.ticket, None)
+            self._left(event.ticket, event.resource)
         elif isinstance(event, SlotQueued):
             rank = event.priority + math.floor(event.at / self._aging)
             self._place(event.resource).enqueue(event, rank)
@@ -302,6 +324,13 @@ class SlotTable:
             self._resources.setdefault(event.resource, _Resource()).limit = event.limit
         elif isinstance(event, RunResumed):
             self._forget_tickets()
+
+    def _left(self, ticket: int, resource: str) -> None:
+        place = self._place(resource)
+        if place.waiters:
+            place.dequeue(ticket)
+        place.unseat(ticket)
+        self._tickets.pop(ticket, None)
 
     def _forget_tickets(self) -> None:
         self._tickets.clear()
@@ -331,11 +360,6 @@ class SlotTable:
 
     def limit(self, resource: str) -> int:
         return self._place(resource).limit
-
-    def free(self, resource: str) -> bool:
-        """Whether whoever asks now, without a deadline that has passed, has a slot at once."""
-        place = self._place(resource)
-        return len(place.held) < place.limit and not place.waiters
 
     def in_use(self, resource: str) -> int:
         return len(self._place(resource).held)

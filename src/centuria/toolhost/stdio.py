@@ -102,6 +102,9 @@ class StdioDispatch(Dispatch):
     # -- out ----------------------------------------------------------------------------------------------------------
 
     async def room(self) -> None:
+        transport = self._child.stdin.transport
+        if not (self.closed or transport.is_closing() or transport.get_write_buffer_size()):
+            return
         try:
             await self._child.stdin.drain()
         except OSError:
