@@ -153,7 +153,7 @@ class Turns:
             self._notice_queue(tool)
             async with asyncio.timeout(None) as scope:
                 with self.gates.patience(tool.slug, scope):
-                    return await slot.take()
+                    await slot.take()
         except TimeoutError:
             raise self.gates.denial(tool.slug) from None
         finally:
