@@ -7,11 +7,15 @@ BIN := $(VENV)/bin
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
 	command -v $$p >/dev/null 2>&1 && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: help demo test test-system check bench clean
+# The tests start hundreds of Pythons: each may use what another has compiled.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test pytest test-system check bench clean
 
 help:
 	@echo "make demo         a hundred agents write a hundred market reports (a rehearsal: no key, no cost)"
 	@echo "make test         lint, types, architecture and all tests (installs the MCP servers that they run)"
+	@echo "make pytest       the tests alone, once make test has set up what they need"
 	@echo "make test-system  the tests that need Debian packages (a browser); installs them"
 	@echo "make check        ruff, mypy, import-linter"
 	@echo "make bench        measure beside a bare aiohttp loop, and gateways side by side (needs g++)"
@@ -21,7 +25,17 @@ demo: $(VENV)/.runtime
 
 test: check
 	@$(BIN)/python -m tests.servers.installed
-	@$(BIN)/python -m pytest
+	@$(MAKE) --no-print-directory pytest
+
+# Most tests side by side, then those that keep a deadline or measure, with the machine to themselves.
+pytest:
+	@failed=""; \
+	echo "Tests, side by side:"; \
+	$(BIN)/python -m pytest -m "not alone" --numprocesses auto --maxprocesses 8 --dist worksteal || failed="side by side"; \
+	echo "Tests that run alone:"; \
+	$(BIN)/python -m pytest -m alone || failed="$${failed:+$$failed, }alone"; \
+	if [ -n "$$failed" ]; then echo "make test: there were failures ($$failed), see above" >&2; exit 1; fi; \
+	echo "make test: all passed"
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff check .

@@ -56,6 +56,7 @@ async def warm(folder: Path) -> AsyncIterator[str]:
         await process.wait()
 
 
+@pytest.mark.alone
 @pytest.mark.timeout(60 * (MINUTES + 1))
 @pytest.mark.parametrize(("revision", "scored"), [("2025-11-25", 18), ("2026-07-28", 32)])
 async def test_every_scenario_of_a_revision_passes(tmp_path: Path, revision: str, scored: int) -> None:

@@ -143,6 +143,7 @@ async def test_records_can_be_asked_with_sql(journal: SqliteJournal, path: Path)
 # -- how fast --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_ten_thousand_calls_go_through(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     journal = SqliteJournal.create(path, run="r", name="n")
     slots = asyncio.Semaphore(100)

@@ -189,6 +189,7 @@ async def test_a_tool_call_in_doubt_is_run_again_only_where_that_is_safe(tmp_pat
 # -- Ctrl-C ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_ctrl_c_sends_nothing_more_keeps_what_there_is_and_leaves_no_process(tmp_path: Path) -> None:
     hanging = True
 

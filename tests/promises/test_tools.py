@@ -65,6 +65,7 @@ def tool_calls(folder: Path) -> list[tuple[CallOpened, CallClosed]]:
 # -- a server that is killed -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_of_a_hundred_agents_on_a_server_killed_twice_only_what_was_in_flight_is_unknown(tmp_path: Path) -> None:
     books = tmp_path / "books"
     job = write_job(
@@ -109,6 +110,7 @@ async def test_of_a_hundred_agents_on_a_server_killed_twice_only_what_was_in_fli
 # -- a server that is stopped ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.alone
 async def test_every_deadline_holds_on_a_server_that_is_stopped(tmp_path: Path) -> None:
     books = tmp_path / "books"
     big = {"tool": "echo", "arguments": {"text": "{Name}" + "x" * 20_000}}  # a pipe that nobody reads is soon full
@@ -208,6 +210,7 @@ def npx_like(folder: Path) -> dict[str, Any]:
     return {"command": str(node), "args": [str(npx), "--no", "fake-mcp-server"], "cwd": str(folder), "env": env}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("end", ["normal", "interrupt", "kill"])
 async def test_two_seconds_after_the_end_no_child_or_grandchild_is_left(tmp_path: Path, end: str) -> None:
     mark = str(uuid.uuid4().int)[:20]

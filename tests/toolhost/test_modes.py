@@ -129,6 +129,7 @@ async def keep(host: McpToolHost, number: int, text: str) -> str:
     return (await host.call("raw__keep", {"text": text}, timeout=20, caller=agent(number))).text
 
 
+@pytest.mark.alone
 async def test_an_agent_has_a_session_to_itself_and_the_next_finds_nothing_of_it() -> None:
     async with watched(raw("raw", "keeps", mode="leased", replicas=2)) as (host, changes):
         assert host.catalogue()[0].lease is not None
@@ -204,6 +205,7 @@ async def test_leased_sessions_that_all_fail_to_start_refuse_at_once_with_the_re
             await host._sessions["bad"].lease("agent-1", 20)
 
 
+@pytest.mark.alone
 async def test_nothing_is_left_of_a_server_with_replicas() -> None:
     async with host_of(raw("raw", "stubborn", "keeps", mode="leased", replicas=3)) as host:
         pids = host.servers()[0].detail["pids"]

@@ -18,6 +18,9 @@ from centuria.toolhost import processes
 from centuria.toolhost.processes import Warden
 from tests.toolhost.kit import RAW, left_after, processes_with
 
+# What is left is gone within two seconds: so these run alone.
+pytestmark = pytest.mark.alone
+
 #: Servers that leave something behind, in every way that is common. NONCE marks all of their processes.
 SCRIPTS = (
     f"exec 3<&0; {sys.executable} {RAW} NONCE <&3 & wait",  # a shell, or npx, that waits for the server

@@ -185,6 +185,7 @@ async def test_two_servers_under_one_slug_are_refused() -> None:
         host_of(raw("a"), raw("a"))
 
 
+@pytest.mark.alone
 async def test_leaving_while_servers_still_start_leaves_nothing() -> None:
     host = McpToolHost([raw("mute", "mute")], timeouts=Timeouts(), dice=lambda: 0.0)
     entering = asyncio.create_task(host.__aenter__())
