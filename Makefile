@@ -10,7 +10,7 @@ PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; 
 # The tests start hundreds of Pythons: each may use what another has compiled.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test pytest test-system check bench clean
+.PHONY: help demo test servers pytest test-system check bench clean
 
 help:
 	@echo "make demo         a hundred agents write a hundred market reports (a rehearsal: no key, no cost)"
@@ -23,9 +23,12 @@ help:
 demo: $(VENV)/.runtime
 	@$(BIN)/centuria run examples/market-reports/job.toml --rehearse
 
-test: check
-	@$(BIN)/python -m tests.servers.installed
+test:
+	@$(MAKE) --no-print-directory --jobs 2 check servers
 	@$(MAKE) --no-print-directory pytest
+
+servers: $(VENV)/.dev
+	@$(BIN)/python -m tests.servers.installed
 
 # Most tests side by side, then those that keep a deadline or measure, with the machine to themselves.
 pytest:

@@ -18,7 +18,7 @@ from tests.promises.kit import until
 from tests.toolhost.kit import fake, host_of
 
 #: Seconds of a call to a server that will not answer it.
-SHORT = 1.0
+SHORT = 0.5
 
 
 async def outcome(host: McpToolHost, text: str, timeout: float = 20) -> str:

@@ -26,5 +26,5 @@ class Table:
 @pytest.fixture(scope="session")
 def table() -> Table:
     table = Table()
-    table.verdicts = asyncio.run(torture(CenturiaClient, told=table.hear))
+    table.verdicts = asyncio.run(torture(CenturiaClient, at_once=24, told=table.hear))
     return table
