@@ -36,6 +36,7 @@ from tests.promises.kit import (
     until,
     write_job,
 )
+from tests.promises.kit import fold as folded
 
 #: 16,000 output tokens cost exactly ten cents; a prompt costs nothing.
 TEN_CENTS = {"input": 0.0, "output": 6.25}
@@ -293,9 +294,11 @@ async def test_closing_the_swarm_keeps_what_there_is_and_makes_the_table(tmp_pat
         job = compare_job(tmp_path, servers, rows=2)
         async with swarm(tmp_path) as hundred:
             work = asyncio.ensure_future(hundred.compare(job))
-            await servers[0].until(lambda: servers[0].in_flight == 1 and len(servers[0].requests) == 3)
-            await servers[1].until(lambda: len(servers[1].requests) == 4 and not servers[1].in_flight)
+            await servers[0].until(lambda: servers[0].in_flight == 1 and len(servers[0].requests) == 3, within=30)
+            await servers[1].until(lambda: len(servers[1].requests) == 4 and not servers[1].in_flight, within=30)
             await until(lambda: list((tmp_path / "runs").glob("compare-*/*-b-*/report.html")))
+            (run_a,) = (tmp_path / "runs").glob("compare-*/*-a-*")
+            await until(lambda: folded(run_a).progress.ended_count == 1)
         comparison = await work
     assert comparison.row("a").census == {"ok": 1, "cancelled": 1} and comparison.row("b").status == "ok"
     assert comparison.exit_code == 130 and lines(comparison)["a"]["held"] != "0.0"

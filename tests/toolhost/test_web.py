@@ -38,7 +38,7 @@ async def until(true: Callable[[], bool], seconds: float = 10.0) -> None:
 
 
 async def text_of(host: McpToolHost, tool: str, **arguments: Any) -> str:
-    return (await host.call(f"web__{tool}", arguments, timeout=20)).text
+    return (await host.call(f"web__{tool}", arguments, timeout=60)).text
 
 
 async def test_an_answer_may_be_json_or_a_stream_of_events_or_compressed(server: Web) -> None:

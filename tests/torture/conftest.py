@@ -25,6 +25,7 @@ class Table:
 
 @pytest.fixture(scope="session")
 def table() -> Table:
+    """Its rows have deadlines of a second or two: the tests that ask for it run alone."""
     table = Table()
     table.verdicts = asyncio.run(torture(CenturiaClient, at_once=24, told=table.hear))
     return table

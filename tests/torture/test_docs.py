@@ -5,6 +5,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from centuria.settings import Endpoint
 from centuria.testing.torture import LONGEST_WAIT, PATIENCE, ROWS, as_markdown, results
 from centuria.testing.torture.server import checks, estimate
@@ -85,6 +87,7 @@ def page(ours: Mapping[tuple[str, str], bool]) -> str:
     )
 
 
+@pytest.mark.alone
 def test_the_page_of_the_table_is_current(table: Table) -> None:
     current = page(results(table.verdicts))
     if os.environ.get("CENTURIA_WRITE_DOCS"):

@@ -26,6 +26,7 @@ from centuria.testing.upstream import FakeUpstream
 from tests.torture.conftest import Table
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("kind", list(KINDS), ids=lambda kind: KINDS[kind])
 def test_centurias_client_does_right_in_every_row(kind: int, table: Table) -> None:
     mine = [verdict for verdict in table.verdicts if verdict.row.kind == kind]
@@ -33,6 +34,7 @@ def test_centurias_client_does_right_in_every_row(kind: int, table: Table) -> No
     assert [(verdict.row.name, verdict.mode, verdict.wrong) for verdict in mine if not verdict.right] == []
 
 
+@pytest.mark.alone
 def test_no_row_costs_more_than_what_the_ledger_has_spent_or_holds(table: Table) -> None:
     assert table.short == []
 
