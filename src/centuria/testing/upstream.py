@@ -149,7 +149,7 @@ class FakeUpstream:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self.until(lambda: not self._open)
 
-    async def until(self, holds: Callable[[], bool], *, within: float = 5.0) -> None:
+    async def until(self, holds: Callable[[], bool], *, within: float = 20.0) -> None:
         """Wait until something about this server holds. Raises `TimeoutError`."""
         async with asyncio.timeout(within):
             while not holds():
