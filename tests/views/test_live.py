@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import io
 import re
+from collections.abc import Callable
+from functools import cache
 
 import pytest
 from rich.cells import cell_len
@@ -21,8 +23,17 @@ from centuria.views.live import Screen, live
 from tests.views.stories import Story, fold
 from tests.views.test_text import hostile
 
-HUNDRED = Story().tell()
-THOUSAND = Story(tasks=1500, agents=1000).tell()
+
+@cache
+def hundred() -> list[e.Record]:
+    return Story().tell()
+
+
+@cache
+def thousand() -> list[e.Record]:
+    return Story(tasks=1500, agents=1000).tell()
+
+
 SIZES = ((80, 23), (200, 50), (60, 12), (40, 8), (20, 3), (300, 100))
 _STEERING = re.compile(r"\x1b\[\??[0-9;]*[A-Za-z]")
 
@@ -33,9 +44,9 @@ def shown(progress: Progress, width: int, height: int) -> str:
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
 @pytest.mark.parametrize("part", [0.0, 0.01, 0.1, 0.5, 1.0])
-@pytest.mark.parametrize("records", [HUNDRED, THOUSAND], ids=["100", "1000"])
-def test_a_frame_fits_every_terminal(records: list[e.Record], part: float, width: int, height: int) -> None:
-    progress = fold(records, part)
+@pytest.mark.parametrize("told", [hundred, thousand], ids=["100", "1000"])
+def test_a_frame_fits_every_terminal(told: Callable[[], list[e.Record]], part: float, width: int, height: int) -> None:
+    progress = fold(told(), part)
     lines = frame(progress, progress.at, width, height)
     assert 1 <= len(lines) <= height
     assert all(cell_len(line.plain) <= width for line in lines)
@@ -43,7 +54,7 @@ def test_a_frame_fits_every_terminal(records: list[e.Record], part: float, width
 
 
 def test_half_way_it_shows_the_hundred_agents_the_queues_the_money_and_the_time_left() -> None:
-    text = shown(fold(HUNDRED, 0.5), 80, 23)
+    text = shown(fold(hundred(), 0.5), 80, 23)
     for words in (
         "REHEARSAL",
         "6/100",
@@ -66,16 +77,16 @@ def test_half_way_it_shows_the_hundred_agents_the_queues_the_money_and_the_time_
 
 
 def test_a_wide_terminal_names_every_agent_and_its_tool() -> None:
-    text = shown(fold(HUNDRED, 0.5), 200, 50)
+    text = shown(fold(hundred(), 0.5), 200, 50)
     assert sum(len(re.findall(r"[MTq$-] T\d{4}", line)) for line in text.splitlines()) == 94
     assert "T T0015      web_search" in text
 
 
 def test_a_thousand_agents_are_summed_up_where_they_do_not_fit() -> None:
-    text = shown(fold(THOUSAND, 0.5), 80, 23)
+    text = shown(fold(thousand(), 0.5), 80, 23)
     assert "agents 1,000/1,000" in text
     assert re.search(r"queued for web__web_search +\d+ █+", text)
-    wide = shown(fold(THOUSAND, 0.5), 200, 50)
+    wide = shown(fold(thousand(), 0.5), 200, 50)
     signs = [line for line in wide.splitlines() if re.fullmatch(r" [MTq$·\- ]{20,}", line)]
     assert sum(len(line.replace(" ", "")) for line in signs) == 1000
 
@@ -97,7 +108,7 @@ def test_a_call_that_is_silent_for_long_is_named() -> None:
 
 
 def test_at_the_end_the_census_stays_and_the_agents_go() -> None:
-    text = shown(fold(HUNDRED), 80, 23)
+    text = shown(fold(hundred()), 80, 23)
     assert "100/100  93 ok  1 failed  6 budget" in text
     assert "partial" in text.splitlines()[0]
     assert "agents" not in text
@@ -123,7 +134,7 @@ def test_untrusted_text_never_steers_the_terminal_nor_is_read_as_markup() -> Non
 
 
 def test_each_frame_takes_the_place_of_the_one_before_even_when_the_terminal_became_narrower() -> None:
-    progress = fold(HUNDRED, 0.5)
+    progress = fold(hundred(), 0.5)
     console = Console(file=io.StringIO(), width=80, height=24, force_terminal=True, legacy_windows=False)
     screen = Screen(console)
     first = screen.draw(progress, progress.at)
