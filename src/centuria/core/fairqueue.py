@@ -1,13 +1,16 @@
 """FairQueue: who of those that wait is next, among many tenants with many members. Pure.
 
-Groups take turns, one ticket each, whoever has how many waiting. Within a group the order is:
+Groups take turns, one ticket each, whoever has how many waiting; one that comes, or comes back, goes behind those
+that wait. Within a group the order is:
 
 1. rank, lower first: `priority + floor(asked / aging)`, fixed when a ticket is added, so that whoever comes more than
    `(priority + 1) * aging` seconds later never overtakes it;
-2. the member that was served longest ago;
+2. the member that was served longest ago, as far as that is remembered;
 3. arrival.
 
-Cost: O(log n) amortised for each call, n = members of that group that wait.
+What is kept is bounded by what waits: a group without tickets is forgotten, and so are members when many of a group
+wait for nothing. Cost: O(log n) amortised for each call, n = members of that group that wait; O(groups) for a group's
+last ticket.
 """
 
 from __future__ import annotations
@@ -33,7 +36,10 @@ class _Group:
     members: dict[str, _Member] = field(default_factory=dict)
     order: list[tuple[int, int, int, str]] = field(default_factory=list)
     waiting: int = 0
-    listed: bool = False
+
+
+#: Idle members, and outdated entries, that a group may keep beside four for each that waits.
+_SPARE = 64
 
 
 class FairQueue:
@@ -63,7 +69,10 @@ class FairQueue:
             raise ValueError(f"ticket {ticket} waits already")
         if len(self._where) >= self._most or self.waiting(group) >= self._most_each:
             return False
-        own = self._groups.setdefault(group, _Group())
+        own = self._groups.get(group)
+        if own is None:
+            own = self._groups[group] = _Group()
+            self._turns.append(group)
         line = own.members.setdefault(member, _Member())
         self._arrivals += 1
         rank = priority + int(now // self._aging)
@@ -73,21 +82,11 @@ class FairQueue:
         heappush(line.line, (rank, self._arrivals, ticket))
         if line.line[0][1] == self._arrivals:
             heappush(own.order, (rank, line.turn, self._arrivals, member))
-        if not own.listed:
-            own.listed = True
-            self._turns.append(group)
         return True
 
     def first(self) -> int | None:
         """The ticket that is next; it stays."""
-        while self._turns:
-            name = self._turns[0]
-            head = self._head(self._groups[name])
-            if head is not None:
-                return head
-            self._turns.popleft()
-            self._forget(name)
-        return None
+        return self._head(self._groups[self._turns[0]]) if self._turns else None
 
     def pop(self) -> int | None:
         """Take the next ticket out: its group goes behind the others, its member behind those of the group."""
@@ -97,8 +96,7 @@ class FairQueue:
         group, member = self._where[ticket]
         self._turns.rotate(-1)
         self._served += 1
-        own = self._groups[group]
-        own.members[member].turn = self._served
+        self._groups[group].members[member].turn = self._served
         self.remove(ticket)
         return ticket
 
@@ -112,34 +110,40 @@ class FairQueue:
         line = own.members[member]
         own.waiting -= 1
         line.waiting -= 1
-        if not line.waiting:
-            line.line.clear()
+        if not own.waiting:
+            self._forget(group)
             return
-        while line.line[0][2] not in self._where:
-            heappop(line.line)
-        rank, arrival, _ = line.line[0]
-        heappush(own.order, (rank, line.turn, arrival, member))
-        if len(own.order) > 64 + 4 * len(own.members):
+        if line.waiting:
+            while line.line[0][2] not in self._where:
+                heappop(line.line)
+            rank, arrival, _ = line.line[0]
+            heappush(own.order, (rank, line.turn, arrival, member))
+        else:
+            line.line.clear()
+        if max(len(own.members), len(own.order)) > _SPARE + 4 * own.waiting:
             self._tidy(own)
 
-    def _head(self, group: _Group) -> int | None:
-        while group.order:
+    def _head(self, group: _Group) -> int:
+        while True:
             rank, turn, arrival, member = group.order[0]
-            line = group.members[member]
-            head = line.line[0] if line.waiting else None
-            if head is not None and head[:2] == (rank, arrival) and turn == line.turn:
-                return head[2]
+            line = group.members.get(member)
+            if line is not None and line.waiting and line.turn == turn and line.line[0][:2] == (rank, arrival):
+                return line.line[0][2]
             heappop(group.order)
-        return None
 
     def _tidy(self, group: _Group) -> None:
-        """Outdated entries go, and with them members that wait for nothing."""
+        """Outdated entries go, and with them members and tickets that wait no more."""
         group.members = {name: line for name, line in group.members.items() if line.waiting}
-        group.order = [
-            (line.line[0][0], line.turn, line.line[0][1], name) for name, line in group.members.items() if line.waiting
-        ]
-        group.order.sort()
+        for line in group.members.values():
+            line.line = sorted(entry for entry in line.line if entry[2] in self._where)
+        group.order = sorted(
+            (line.line[0][0], line.turn, line.line[0][1], name) for name, line in group.members.items()
+        )
 
     def _forget(self, name: str) -> None:
-        """A group without waiting tickets leaves the round, and is forgotten."""
+        """A group without waiting tickets leaves the round."""
         del self._groups[name]
+        if self._turns[-1] == name:  # it was just served
+            self._turns.pop()
+        else:
+            self._turns.remove(name)
