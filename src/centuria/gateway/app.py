@@ -10,7 +10,7 @@ import asyncio
 import logging
 import secrets
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from centuria.errors import CenturiaError
 from centuria.gateway.problems import (
@@ -84,6 +84,7 @@ class App:
             await self._authorise(route, request)
             if request.method not in ("GET", "HEAD"):
                 request.body = await _read(request, presence, self._caps)
+                presence.awaited = False
             presence.watch()
             answer = await route.handler(request)
         except Problem as problem:
@@ -93,6 +94,13 @@ class App:
         except CenturiaError as error:
             _log.warning("%s: %s", request.id, error.message)
             answer = told(unavailable(str(error)))
+        except Exception:
+            # The edge of a request: whatever it is, it is ours, and no other request's.
+            _log.exception("%s failed", request.id)
+            answer = told(Problem(500, "server_error", "The gateway failed.", code="internal_error"))
+        if presence.awaited:
+            # Its body was not asked for, so what comes next on this connection may be that or another request.
+            answer.headers = {**answer.headers, "Connection": "close"}
         await _send(answer, request, send)
 
     def _check_where_from(self, request: Request) -> None:
@@ -124,6 +132,8 @@ class Presence:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         self.receive = receive
+        #: The client waits for us to ask for the body.
+        self.awaited = any(name == b"expect" for name, _ in scope["headers"])
         self._connection = scope.get(CONNECTION)
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -180,19 +190,28 @@ async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
     sent = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
     sent |= {name.lower(): value for name, value in answer.headers.items()}
-    headers = [(name.encode("latin-1"), value.encode("latin-1")) for name, value in sent.items()]
+    headers = [(name.encode("latin-1"), _header(value)) for name, value in sent.items()]
     if isinstance(answer, Reply) and answer.status not in _BODILESS:
         headers.append((b"content-length", str(len(answer.body)).encode()))
-    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    start = {"type": "http.response.start", "status": answer.status, "headers": headers}
     if isinstance(answer, Streaming):
         try:
+            await send(start)
             async for chunk in answer.chunks:
                 await send({"type": "http.response.body", "body": chunk, "more_body": True})
         finally:
             await answer.close()
         await send({"type": "http.response.body", "body": b""})
     else:
+        await send(start)
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+
+def _header(value: str) -> bytes:
+    """A name from a configuration may hold what no header can carry."""
+    if value.isascii() and value.isprintable():
+        return value.encode()
+    return quote(value, safe=" !#$%&'()*+,/:;=?@[]").encode()
 
 
 def told(problem: Problem) -> Reply:

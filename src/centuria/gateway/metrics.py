@@ -101,7 +101,7 @@ def _family(name: str, kind: str, text: str, samples: Iterable[tuple[dict[str, s
 
 def _sample(name: str, labels: dict[str, str], value: float) -> str:
     told = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-    return f"centuria_{name}{{{told}}} {value:g}\n" if told else f"centuria_{name} {value:g}\n"
+    return f"centuria_{name}{{{told}}} {value:.15g}\n" if told else f"centuria_{name} {value:.15g}\n"
 
 
 def _escaped(text: str) -> str:

@@ -55,6 +55,7 @@ class CappedProtocol(HttpToolsProtocol):
         #: What of a request has not come yet.
         self._missing: Literal["", "headers", "body"] = "headers"
         self._patience: asyncio.TimerHandle | None = None
+        self._whole_by = 0.0
         self._reader: asyncio.TimerHandle | None = None
         super().connection_made(transport)
         if len(self.connections) > self.caps.connections:
@@ -66,21 +67,39 @@ class CappedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self.transport.is_closing():
             return
+        before = self._missing
+        while before != "body" and self._unread + len(data) > self.caps.header:
+            # The end of the headers may be in this read, and a body behind it: the parser finds out.
+            room = self.caps.header - self._unread
+            self._unread += room
+            super().data_received(data[:room])
+            data = data[room:]
+            if self._missing == "body":
+                break
+            if self._unread >= self.caps.header:
+                self._refuse(_TOO_LARGE)
+            if self.transport.is_closing():
+                return
         if self._missing != "body":
             self._unread += len(data)
-            if self._unread > self.caps.header:  # the end of the headers may be in this read, and a body behind it
-                end = data.find(b"\r\n\r\n")
-                self._unread -= 0 if end < 0 else len(data) - end
-            if self._unread > self.caps.header:
-                self._refuse(_TOO_LARGE)
-                return
-        before = self._missing
         super().data_received(data)
-        if self._missing == "body" or (self._missing and before != self._missing):
-            self._calm()  # it comes on
-        if self._missing and self._patience is None:
-            seconds = self.caps.send if self._missing == "body" else self.caps.stall
-            self._patience = self.loop.call_later(seconds, self._too_slow)
+        if self._missing:
+            self._expect(before)
+
+    def _expect(self, before: str) -> None:
+        """Something is missing: it must come on, and the body must be whole within the time of a request."""
+        now = self.loop.time()
+        if self._missing == "body":
+            self._calm()
+            if before != "body":
+                self._whole_by = now + self.caps.request
+            if self.cycle.response_complete:  # it was answered before it was whole
+                self._whole_by = min(self._whole_by, now + self.caps.stall)
+            self._patience = self.loop.call_at(min(now + self.caps.send, self._whole_by), self._too_slow)
+        elif before != self._missing:
+            self._calm()
+        if self._patience is None:
+            self._patience = self.loop.call_later(self.caps.stall, self._too_slow)
 
     def on_message_begin(self) -> None:
         self._missing = "headers"
@@ -166,6 +185,7 @@ class Server:
             ws="none",
             lifespan="off",
             log_config=None,
+            server_header=False,
             access_log=False,
             proxy_headers=False,
             timeout_keep_alive=_KEEP_ALIVE,

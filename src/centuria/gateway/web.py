@@ -106,11 +106,17 @@ class Streaming:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     type: str = "text/event-stream; charset=utf-8"
+    #: Awaited last, also where not even the first piece was asked for: a generator that never began runs no `finally`.
+    end: Callable[[], Awaitable[None]] | None = None
 
     async def close(self) -> None:
         """End the work behind it."""
-        if isinstance(self.chunks, AsyncGenerator):
-            await self.chunks.aclose()
+        try:
+            if isinstance(self.chunks, AsyncGenerator):
+                await self.chunks.aclose()
+        finally:
+            if self.end is not None:
+                await self.end()
 
 
 Handler = Callable[[Request], Awaitable[Reply | Streaming]]
@@ -164,7 +170,7 @@ class Router:
             raise not_found()
         route_and_parts = found.get(method) or (found.get("GET") if method == "HEAD" else None)
         if route_and_parts is None:
-            allowed = ", ".join(sorted(found))
+            allowed = ", ".join(sorted(found.keys() | ({"HEAD"} if "GET" in found else set())))
             raise Problem(
                 405, "invalid_request_error", f"{method} is not for this address.", headers={"Allow": allowed}
             )

@@ -45,18 +45,18 @@ class Upstream:
         #: It refuses `stream_options`.
         self.tells_no_usage = False
 
-    def body(self, fields: Mapping[str, Any], *, stream: bool, max_tokens: int | None) -> bytes:
-        """The request's body: what the caller wrote, under the model's name there, bounded, and asking for usage."""
+    def body(self, fields: Mapping[str, Any], *, stream: bool, max_tokens: int | None, bare: bool = False) -> bytes:
+        """The request's body: what the caller wrote, under the model's name there, bounded, and asking for usage,
+        unless it is `bare` of `stream_options`."""
         endpoint = self.deployment.endpoint
         body = {**endpoint.sampling, **fields, "model": endpoint.model}
         if max_tokens is None:
             body[endpoint.limit_field] = self.deployment.max_tokens
         if stream:
-            if self.tells_no_usage:
+            if bare or self.tells_no_usage:
                 body.pop("stream_options", None)
             else:
-                options = body.get("stream_options")
-                body["stream_options"] = {**(options or {}), "include_usage": True}
+                body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
         return written(body)
 
 
@@ -100,10 +100,10 @@ class Terms:
         return self.prompt + self.output
 
 
-def terms(call: ChatCall, upstream: Upstream) -> Terms:
+def terms(call: ChatCall, upstream: Upstream, *, bare: bool = False) -> Terms:
     """The bound of this call at this deployment."""
     deployment = upstream.deployment
-    body = upstream.body(call.fields, stream=call.stream, max_tokens=call.max_tokens)
+    body = upstream.body(call.fields, stream=call.stream, max_tokens=call.max_tokens, bare=bare)
     prompt = upstream.bound.bound(len(body)) + call.others * deployment.image_tokens
     output = call.answers * (call.max_tokens or deployment.max_tokens) + call.prediction
     amount = 0 if deployment.price is None else worst(deployment.price, prompt, output)
@@ -120,6 +120,7 @@ class Attempt:
         upstream: Upstream,
         number: int,
         *,
+        bare: bool,
         books: Books,
         transport: Transport,
         timeouts: Timeouts,
@@ -131,7 +132,7 @@ class Attempt:
         self.model = model
         self.upstream = upstream
         self.number = number
-        self.terms = terms(call, upstream)
+        self.terms = terms(call, upstream, bare=bare)
         self.sent = False
         self.status = 0
         self.body = b""
@@ -188,7 +189,8 @@ class Attempt:
         exchange = self._transport.send(
             HttpRequest("POST", self.upstream.url, self.upstream.headers, self.terms.body, self._timeouts.connect)
         )
-        with self._within(self._timeouts.first_token):
+        # Whole answers come when they are finished, and not before.
+        with self._within(self._timeouts.first_token if call.stream else math.inf):
             self._response = response = await exchange.__aenter__()
             self._exchange = exchange
             self.status = response.status
@@ -215,7 +217,7 @@ class Attempt:
             if size > _BODY_CAP:
                 raise ModelRefused(f"The answer is larger than {_BODY_CAP} bytes.", kind="too_large")
         self.body = parts[0] if len(parts) == 1 else b"".join(parts)
-        self.usage, error = whole_usage(self.body)
+        self.usage, error = whole_usage(self.body, secret=self.upstream.secret)
         if error is not None:
             raise error
         self._whole = True
@@ -225,9 +227,11 @@ class Attempt:
         assert self._reader is not None
         async for chunk in self._reader:
             self._first += self._relay.feed(chunk)
-            if self._relay.begun or self._relay.done:
-                return
             self._check_error()
+            if self._relay.done:
+                break
+            if self._relay.begun:
+                return
         self._first += self._relay.close()
         self._check_error()
         if not self._relay.begun:
@@ -348,7 +352,7 @@ class Attempt:
 
     def _settle(self, error: BaseException | None) -> None:
         """Synchronous, and once: the row, the money, the place."""
-        if self._whole and error is None:
+        if error is None and (self._whole or self._relay.done):
             self._keep()
         elif isinstance(error, ModelError):
             self._lose(error)
@@ -393,7 +397,8 @@ class Attempt:
             # What was relayed is paid for; what else the upstream may bill is held.
             relayed = self._relayed()
             paid = min(self._cost(relayed), self.terms.amount) if self._relay.events else 0
-            self._close("client_closed", cost=paid, held=self.terms.amount - paid)
+            end: AttemptEnd = "lost" if self._aborted else "client_closed"
+            self._close(end, cost=paid, held=self.terms.amount - paid)
 
     def _relayed(self) -> Usage:
         """At least so much, as far as we saw: a token for each event, four bytes of a prompt to a token."""

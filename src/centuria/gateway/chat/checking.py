@@ -16,11 +16,14 @@ from centuria.gateway.problems import Problem, bad_request
 _MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
 _MOST_TOKENS = 10**7
 #: Fields that change what a request costs in ways that no price table knows.
-_UNPRICED = {
+_UNPRICED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default", "standard_only"),
     "web_search_options": (),
     "audio": (),
     "background": (False,),
+    "plugins": ([],),
+    "search_parameters": (),
+    "enable_search": (False,),
 }
 
 
@@ -104,6 +107,9 @@ def _wants_usage(fields: Mapping[str, Any]) -> bool:
         return False
     if not isinstance(options, dict):
         raise bad_request("`stream_options` must be an object.", param="stream_options")
+    wants = options.get("include_usage")
+    if wants is not None and not isinstance(wants, bool):
+        raise bad_request("`include_usage` must be true or false.", param="stream_options.include_usage")
     return options.get("include_usage") is True
 
 

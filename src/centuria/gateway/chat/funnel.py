@@ -11,6 +11,7 @@ Nothing is tried again once the first byte was given out.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from centuria.errors import BudgetExceeded, ModelDenied, ModelError, ModelRefuse
 from centuria.gateway.books import Books
 from centuria.gateway.chat.attempt import Attempt, ChatCall, Upstream
 from centuria.gateway.chat.checking import problem_of
-from centuria.gateway.chat.deadlines import Deadlines
+from centuria.gateway.chat.deadlines import Deadlines, Wait
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
@@ -80,13 +81,16 @@ class Answer:
 
 @dataclass(slots=True)
 class _Choice:
-    """A deployment that may answer a call. `place` is that of its model among the preferred ones."""
+    """A deployment that may answer a call. `place` is that of its model among the preferred ones; `error` is the last
+    one, where asking again can help. `bare`: it is asked without `stream_options`, which it seems to refuse."""
 
     upstream: Upstream
     model: str
     place: int
     tried: int = 0
     out: bool = False
+    error: ModelError | None = None
+    bare: bool = False
 
 
 class Funnel:
@@ -116,6 +120,7 @@ class Funnel:
             for name, deployments in settings.models.items()
         }
         self._deadlines = Deadlines()
+        self._beginning: set[Wait] = set()
         self._live: set[Attempt] = set()
         self._closing = False
 
@@ -150,6 +155,8 @@ class Funnel:
         self._closing = True
         for attempt in list(self._live):
             attempt.abort()
+        for wait in list(self._beginning):
+            wait.end()
 
     def close(self) -> None:
         """No timer is left."""
@@ -161,6 +168,17 @@ class Funnel:
     # -- the attempts -------------------------------------------------------------------------------------------------
 
     async def _begin(self, call: ChatCall) -> tuple[Attempt, int]:
+        if self._closing:
+            raise _shutting_down()
+        wait = self._deadlines.until(math.inf, _shutting_down)
+        self._beginning.add(wait)
+        try:
+            with wait:
+                return await self._admitted(call)
+        finally:
+            self._beginning.discard(wait)
+
+    async def _admitted(self, call: ChatCall) -> tuple[Attempt, int]:
         choices = self._choices(call)
         caps = self._settings.caps
         largest = max(self._tokens(call, choice.upstream) for choice in choices)
@@ -181,29 +199,30 @@ class Funnel:
 
     async def _attempts(self, call: ChatCall, choices: Sequence[_Choice]) -> tuple[Attempt, int]:
         most = self._settings.caps.attempts if call.attempts is None else call.attempts
-        attempts, failures = 0, 0
+        attempts = 0
         problem: Problem | None = None
         while True:
             choice = self._next(choices, call)
-            if choice is None or attempts >= most:
+            late = problem is not None and _now() >= call.deadline
+            if choice is None or attempts >= most or late:
                 raise problem or unavailable("No upstream of this model can be asked.")
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
             try:
                 await self._try(attempt, call)
-                return attempt, attempts + 1
             except ModelError as error:
                 attempts += attempt.sent
                 problem = problem_for(error)
-                again = self._judge(choice, error)
+                self._judge(choice, error, streams=call.stream)
             except Problem as error:
-                problem, choice.out, again = error, True, None
-            if again is not None and self._next(choices, call) is choice:
-                failures += 1
-                await self._pause(again, failures, problem, call)
+                problem, choice.out = error, True
+            else:
+                choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
+                return attempt, attempts + 1
+            after = self._next(choices, call)
+            if after is not None and after.error is not None and attempts < caps.attempts:
+                await self._pause(after.error, after.tried, problem, call)
 
     async def _try(self, attempt: Attempt, call: ChatCall) -> None:
-        if self._closing:
-            raise Problem(503, "server_error", "The gateway is shutting down.", code="shutting_down")
         self._live.add(attempt)
         try:
             await attempt.begin(patience=max(0.0, min(self._settings.caps.queue, call.deadline - _now())))
@@ -223,19 +242,18 @@ class Funnel:
             if usage is not None:
                 self.rates.give_back(attempt.call.key, attempt.charged, usage.prompt + usage.output)
 
-    def _judge(self, choice: _Choice, error: ModelError) -> ModelError | None:
-        """What this error means for its deployment; the error, where asking it again can help."""
+    def _judge(self, choice: _Choice, error: ModelError, *, streams: bool) -> None:
+        """What this error means for its deployment in this call."""
+        if streams and isinstance(error, ModelRefused) and _no_usage(error) and not choice.bare:
+            # Learned only when it answers without: the words of a refusal may be those of the caller.
+            choice.bare = True
+            return
         choice.tried += 1
-        if isinstance(error, ModelRefused) and _no_usage(error) and not choice.upstream.tells_no_usage:
-            choice.upstream.tells_no_usage, choice.tried = True, choice.tried - 1
-            return None
-        if isinstance(error, ModelRefused | ModelDenied) or error.kind == "total":
-            choice.out = True
-            return None
-        return error
+        choice.error = error
+        choice.out = isinstance(error, ModelRefused | ModelDenied) or error.kind == "total"
 
     async def _pause(self, error: ModelError, failures: int, problem: Problem, call: ChatCall) -> None:
-        """Wait before the same deployment is asked again. Raises the problem where there is no time for that."""
+        """Wait before a deployment is asked again. Raises the problem where there is no time for that."""
         if spends_no_retry(error):
             return  # the gate of its lane is where it waits
         delay = self._retry.delay(failures, error, self._dice())
@@ -249,6 +267,7 @@ class Funnel:
             choice.model,
             choice.upstream,
             number,
+            bare=choice.bare,
             books=self._books,
             transport=self._transport,
             timeouts=self._settings.timeouts,
@@ -301,6 +320,10 @@ class Funnel:
 def _no_usage(error: ModelRefused) -> bool:
     words = f"{error.kind} {error.message}".lower()
     return error.status in (400, 422) and ("stream_options" in words or "include_usage" in words)
+
+
+def _shutting_down() -> Problem:
+    return unavailable("The gateway is shutting down.", code="shutting_down")
 
 
 def _now() -> float:

@@ -20,6 +20,7 @@ from typing import Self
 from centuria.core.fairqueue import FairQueue
 from centuria.core.governor import Governor
 from centuria.core.ratelimits import NOTHING, Stated, read_headers
+from centuria.core.refusals import verdict
 from centuria.errors import ModelDenied, ModelError
 from centuria.gateway.problems import Problem, overloaded
 from centuria.gateway.settings import Caps, Deployment
@@ -27,6 +28,8 @@ from centuria.messages import Usage
 
 #: No timer is set for less, so that a wait always moves the clock.
 _TICK = 0.001
+#: Seconds until a deployment that denies everything is asked again, where it does not say; doubled up to the second.
+DENIED, DENIED_MOST = 60.0, 900.0
 
 
 @dataclass(slots=True)
@@ -55,6 +58,9 @@ class Lane:
         self._waiters: dict[int, _Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._begun = False
+        #: Denials one after another, each by a request that was let through, and until when the last one holds.
+        self._denials = 0
+        self._denied_until = -math.inf
 
     def load(self) -> float:
         """How full it is: those that are there and those that wait, of those that may be there."""
@@ -83,6 +89,9 @@ class Lane:
             self.governor.admit(ticket, place.tokens, now=now)
             if self.governor.is_admitted(ticket):
                 return ticket
+        delay = self.governor.delay(place.tokens, now)
+        if delay is not None and delay.seconds < math.inf and now + delay.seconds > place.deadline:
+            raise self._too_late(place)
         if not self.queue.add(ticket, place.group, place.member, priority=place.priority, now=now):
             raise self._full(place.tokens)
         waiter = self._waiters[ticket] = _Waiter(place.tokens, asyncio.get_running_loop().create_future())
@@ -124,6 +133,27 @@ class Lane:
                 waiter.woken.set_result(None)
             else:
                 waiter.woken.set_exception(denial)
+
+    def _refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
+        now = _now()
+        if error.retry_after is None and verdict(error) == "denied":
+            error = self._with_an_end(error, now)
+        self.governor.refused(ticket, error, self.stated(headers), now=now, dice=self._dice())
+        self._pump()
+
+    def _with_an_end(self, error: ModelError, now: float) -> ModelError:
+        """A gateway runs for months: someone tops the account up, and what denied everything has to be asked again."""
+        if now >= self._denied_until:
+            self._denied_until = now + min(DENIED * 2.0 ** min(self._denials, 20), DENIED_MOST)
+            self._denials += 1
+        return ModelDenied(
+            error.message,
+            status=error.status,
+            kind=error.kind,
+            retry_after=self._denied_until - now,
+            served=error.served,
+            remedy=error.remedy,
+        )
 
     def _arm(self, seconds: float) -> None:
         if self._timer is not None:
@@ -189,7 +219,10 @@ class Place:
     def accepted(self, headers: Mapping[str, str]) -> None:
         """The status line says success."""
         if not self._over:
+            self._lane._denials = 0
             self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=_now())
+            if self._lane._waiters:  # it may have made room for more
+                self._lane._pump()
 
     def succeeded(self, usage: Usage | None) -> None:
         """The answer is whole."""
@@ -203,9 +236,7 @@ class Place:
         """There is no answer."""
         if not self._over:
             self._over = True
-            lane = self._lane
-            lane.governor.refused(self._ticket, error, lane.stated(headers), now=_now(), dice=lane._dice())
-            lane._pump()
+            self._lane._refused(self._ticket, error, headers)
 
     def leave(self) -> None:
         """Whatever was not told an end was given up."""

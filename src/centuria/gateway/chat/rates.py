@@ -36,11 +36,12 @@ class _Meter:
 
     def wait(self, tokens: int, now: float) -> float:
         """Seconds until a request that comes now would have its turn, behind all that wait."""
-        ahead = sum(waiter.tokens for waiter in self.waiters.values())
-        seconds = self.rates.wait(tokens, now)[0]
+        seconds = 0.0
         for name, bucket in self.rates.buckets.items():
-            amount = len(self.waiters) if name == "requests" else ahead
-            seconds = max(seconds, bucket.wait(0, now) + 60.0 * amount / bucket.limit)
+            each = name == "requests"
+            ahead = sum(1 if each else min(waiter.tokens, bucket.limit) for waiter in self.waiters.values())
+            own = min(1 if each else tokens, bucket.burst)
+            seconds = max(seconds, (ahead + own - bucket.level_at(now)) / bucket.rate)
         return seconds
 
     def pump(self) -> None:

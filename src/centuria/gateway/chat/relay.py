@@ -20,7 +20,8 @@ from centuria.model.usage import most_of, usage_from
 #: Bytes of one event that is not whole yet.
 EVENT_CAP = 16 * 2**20
 DONE = b"data: [DONE]\n\n"
-_END = re.compile(rb"\r\n\r\n|\n\n|\r\r")
+#: A line's end and an empty line, whichever ends these lines have.
+_END = re.compile(rb"\n\r?\n|\r\r")
 _MATTERS = re.compile(rb'"usage"\s*:\s*\{|"error"\s*:|"finish_reason"\s*:\s*"|\[DONE\]|"object"\s*:\s*"error"')
 _DATA = re.compile(rb"^data:", re.MULTILINE)
 
@@ -34,7 +35,10 @@ class StreamRelay:
     def __init__(self, *, keep_usage: bool, secret: str = "") -> None:
         self._keep_usage = keep_usage
         self._secret = secret
-        self._rest = b""
+        #: The beginning of an event that is not whole yet, its size, and its last bytes.
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._tail = b""
         self.usage: Usage | None = None
         self.begun = False
         self.complete = False
@@ -49,22 +53,34 @@ class StreamRelay:
         then."""
         if self.done or self.error is not None:
             return b""
-        if self._rest:
-            data, self._rest = self._rest + data, b""
-        end = _end_of_events(data)
+        if self._parts:
+            end = _end_of_events(self._tail + data) - len(self._tail)
+            if end <= 0:
+                self._keep(data)
+                return b""
+            data, end = b"".join([*self._parts, data]), self._size + end
+            self._parts.clear()
+            self._size, self._tail = 0, b""
+        else:
+            end = _end_of_events(data)
         if end < len(data):
-            self._rest = data[end:]
-            if len(self._rest) > EVENT_CAP:
-                self.error = ModelRefused(
-                    f"One event of the answer is larger than {EVENT_CAP} bytes.", kind="too_large"
-                )
-            data = data[:end]
-        return self._look(data) if data else b""
+            self._keep(data[end:])
+        return self._look(data[:end]) if end else b""
+
+    def _keep(self, data: bytes) -> None:
+        if not data:
+            return
+        self._parts.append(data)
+        self._size += len(data)
+        self._tail = (self._tail + data[-2:])[-2:]
+        if self._size > EVENT_CAP:
+            self.error = ModelRefused(f"One event of the answer is larger than {EVENT_CAP} bytes.", kind="too_large")
 
     def close(self) -> bytes:
-        """The end of the body: an event without its blank line is given one."""
-        rest, self._rest = self._rest.strip(b"\r\n"), b""
-        if not rest or self.done:
+        """The end of the body: an event without its blank line is given one, and one that broke off is left out."""
+        rest = b"".join(self._parts).strip(b"\r\n")
+        self._parts.clear()
+        if not rest or self.done or self.error is not None or not _is_whole(rest):
             return b""
         return self._look(rest + b"\n\n")
 
@@ -93,7 +109,7 @@ class StreamRelay:
 
     def _take(self, event: bytes) -> bool:
         """Whether it is passed on."""
-        text = b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+        text = _data_of(event)
         if text == b"[DONE]":
             self.done = True
             return True
@@ -126,12 +142,27 @@ class StreamRelay:
 
 
 def _end_of_events(data: bytes) -> int:
-    """Where the last whole event ends."""
-    end = max(data.rfind(b"\n\n") + 2, data.rfind(b"\r\n\r\n") + 4, data.rfind(b"\r\r") + 2)
-    return end if end > 4 or _END.search(data) else 0
+    """Where the last whole event ends, 0 where none does."""
+    lines, mixed, old = data.rfind(b"\n\n"), data.rfind(b"\n\r\n"), data.rfind(b"\r\r")
+    return max(lines + 2 if lines >= 0 else 0, mixed + 3 if mixed >= 0 else 0, old + 2 if old >= 0 else 0)
 
 
-def whole_usage(body: bytes) -> tuple[Usage | None, ModelError | None]:
+def _data_of(event: bytes) -> bytes:
+    return b"\n".join(line[5:].strip() for line in event.splitlines() if line.startswith(b"data:"))
+
+
+def _is_whole(event: bytes) -> bool:
+    text = _data_of(event)
+    if text == b"[DONE]":
+        return True
+    try:
+        from_json(text)
+    except ValueError:
+        return False
+    return True
+
+
+def whole_usage(body: bytes, *, secret: str = "") -> tuple[Usage | None, ModelError | None]:
     """What a whole answer says that it used, and the error that it is in truth."""
     try:
         value = from_json(body)
@@ -139,7 +170,7 @@ def whole_usage(body: bytes) -> tuple[Usage | None, ModelError | None]:
         return None, ModelRefused("The upstream sent an answer that is not JSON.", kind="rubbish")
     complaint = read_complaint(value)
     if complaint is not None:
-        return None, judge(200, complaint)
+        return None, judge(200, complaint, secret=secret)
     if not isinstance(value, dict) or not isinstance(value.get("choices"), list):
         return None, ModelRefused("The upstream sent an answer without choices.", kind="rubbish")
     raw = value.get("usage")

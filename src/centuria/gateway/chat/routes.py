@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from centuria.core.prices import Price
 from centuria.gateway.chat.attempt import ChatCall, Upstream
 from centuria.gateway.chat.checking import Question, check, parse, problem_of
-from centuria.gateway.chat.funnel import Answer, Funnel
+from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.problems import bad_request
 from centuria.gateway.settings import Caps
 from centuria.gateway.web import Reply, Request, Route, Streaming
@@ -44,7 +44,7 @@ class ChatRoutes:
             return await self._with_tools(request, question, call)
         answer, end = await self._funnel.open(call)
         if call.stream:
-            return Streaming(_until_end(answer, end), answer.status, answer.headers)
+            return Streaming(answer.chunks(), answer.status, answer.headers, end=end)
         try:
             return Reply(answer.body, answer.status, answer.headers)
         finally:
@@ -97,14 +97,6 @@ def priority_of(request: Request) -> int:
     if len(priority) != 1 or priority not in "0123456789":
         raise bad_request("`X-Priority` must be a number from 0 (first) to 9.", param="X-Priority")
     return int(priority)
-
-
-async def _until_end(answer: Answer, end: Callable[[], Awaitable[None]]) -> AsyncIterator[bytes]:
-    try:
-        async for chunk in answer.chunks():
-            yield chunk
-    finally:
-        await end()
 
 
 def _model(name: str, upstreams: Sequence[Upstream]) -> dict[str, Any]:
