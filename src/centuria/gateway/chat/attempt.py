@@ -15,7 +15,7 @@ from centuria.gateway.books import Books, Reservation
 from centuria.gateway.chat.checking import written
 from centuria.gateway.chat.deadlines import Deadlines, Wait
 from centuria.gateway.chat.lane import Lane, Place
-from centuria.gateway.chat.relay import DONE, StreamRelay, whole_usage
+from centuria.gateway.chat.relay import DONE, StreamRelay, as_stream, whole_usage
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.ports import AttemptEnd, AttemptRow, Key, Route
 from centuria.gateway.problems import Problem, unavailable
@@ -450,25 +450,6 @@ class Attempt:
 def frame(problem: Problem) -> bytes:
     """A problem as the last event of a stream."""
     return b"data: " + problem.body() + b"\n\n"
-
-
-def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
-    """A whole answer as the events of a stream, from an upstream that did not stream."""
-    from pydantic_core import from_json, to_json
-
-    value = from_json(body)
-    usage = value.pop("usage", None)
-    choices = []
-    for choice in value.get("choices", []):
-        message = choice.get("message") or {}
-        calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or [])]
-        delta = {**message, "tool_calls": calls} if calls else message
-        choices.append({"index": choice.get("index", 0), "delta": delta, "finish_reason": choice.get("finish_reason")})
-    head = {**value, "object": "chat.completion.chunk"}
-    events = [{**head, "choices": choices}]
-    if keep_usage and usage is not None:
-        events.append({**head, "choices": [], "usage": usage})
-    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events) + DONE
 
 
 def _now() -> float:

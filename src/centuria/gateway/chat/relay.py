@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from centuria.errors import ModelError, ModelRefused
 from centuria.messages import Usage
@@ -178,3 +178,20 @@ def whole_usage(body: bytes, *, secret: str = "") -> tuple[Usage | None, ModelEr
         if isinstance(choice, dict):
             raw = raw or choice.get("usage")
     return usage_from(raw), None
+
+
+def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
+    """A whole answer as the events of a stream, from an upstream that did not stream."""
+    value = from_json(body)
+    usage = value.pop("usage", None)
+    choices = []
+    for choice in value.get("choices", []):
+        message = choice.get("message") or {}
+        calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or [])]
+        delta = {**message, "tool_calls": calls} if calls else message
+        choices.append({"index": choice.get("index", 0), "delta": delta, "finish_reason": choice.get("finish_reason")})
+    head = {**value, "object": "chat.completion.chunk"}
+    events = [{**head, "choices": choices}]
+    if keep_usage and usage is not None:
+        events.append({**head, "choices": [], "usage": usage})
+    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events) + DONE

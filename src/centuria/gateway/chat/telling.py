@@ -6,6 +6,7 @@ what an upstream says passes without its keys blotted out.
 
 from __future__ import annotations
 
+from centuria.core.refusals import verdict
 from centuria.errors import ContextTooLong, ModelDenied, ModelError, ModelRefused
 from centuria.gateway.problems import Problem, bad_request, rate_limited, retry_after, upstream_failed
 
@@ -27,7 +28,7 @@ def problem_for(error: ModelError) -> Problem:
     if error.kind in _TIMEOUTS:
         return upstream_failed(504, error.message, code="upstream_timeout")
     problem = upstream_failed(502, error.message)
-    if error.status == 503 or error.retry_after is not None:
+    if verdict(error) == "overloaded" or error.retry_after is not None:
         problem.status, problem.type = 503, "engine_overloaded_error"
         problem.headers["Retry-After"] = retry_after(error.retry_after or 1.0)
     return problem

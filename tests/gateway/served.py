@@ -1,0 +1,197 @@
+"""A gateway over real HTTP, in front of fake upstreams, and what tests ask of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import aiohttp
+
+from centuria.core.prices import Price
+from centuria.core.rates import RateLimits
+from centuria.gateway.keys import digest_of
+from centuria.gateway.ports import AttemptRow, Key, Store
+from centuria.gateway.server import listen
+from centuria.gateway.service import Gateway
+from centuria.gateway.settings import Caps, Deployment, GatewaySettings
+from centuria.messages import Pico, Usage
+from centuria.settings import Endpoint, Secret, Timeouts
+from centuria.testing import FakeUpstream
+from centuria.testing.gateway import MemoryStore
+
+#: A token of input costs a millionth of a dollar, one of output ten.
+PRICE = Price(input=10**6, output=10**7)
+MODEL = "kimi"
+UPSTREAM_KEY = "sk-upstream-0123456789abcdef"
+QUICK = Timeouts(connect=2.0, first_token=1.0, silence=0.6, total=3.0)
+ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 50}
+
+
+def deployment(
+    upstream: FakeUpstream | str,
+    *,
+    name: str = "fake/kimi-k2.5",
+    price: Price | None = PRICE,
+    concurrency: int = 200,
+    known: RateLimits | None = None,
+    key: str = UPSTREAM_KEY,
+    max_tokens: int = 1_000,
+) -> Deployment:
+    url = upstream if isinstance(upstream, str) else upstream.base_url
+    return Deployment(
+        name,
+        Endpoint("fake", url, name.partition("/")[2], key=Secret(key)),
+        price,
+        concurrency=concurrency,
+        concurrency_written=True,
+        known=known or RateLimits(concurrency=concurrency),
+        max_tokens=max_tokens,
+    )
+
+
+def settings(
+    models: Mapping[str, Sequence[Deployment]], *, caps: Caps | None = None, timeouts: Timeouts = QUICK, **more: Any
+) -> GatewaySettings:
+    return GatewaySettings(
+        models={name: tuple(each) for name, each in models.items()},
+        port=0,
+        caps=caps or Caps(queue=3.0, request=20.0, grace=1.0),
+        timeouts=timeouts,
+        **more,
+    )
+
+
+def one(upstream: FakeUpstream, **more: Any) -> GatewaySettings:
+    """A gateway with one model at one upstream."""
+    return settings({MODEL: [deployment(upstream)]}, **more)
+
+
+@dataclass
+class Served:
+    """A gateway that listens, and a client of it."""
+
+    gateway: Gateway
+    url: str
+    session: aiohttp.ClientSession
+    store: Store
+    port: int
+    rows: list[AttemptRow] = field(default_factory=list)
+
+    async def add_key(self, name: str, **more: Any) -> dict[str, str]:
+        """A key, as the headers that show it."""
+        token = f"ck-{name}-0123456789"
+        await self.store.add_key(Key(f"key-{name}", name, **more), digest_of(token))
+        self.gateway.ring.forget()
+        return {"Authorization": f"Bearer {token}"}
+
+    @asynccontextmanager
+    async def post(self, headers: Mapping[str, str], **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        async with self.session.post(
+            f"{self.url}/v1/chat/completions", json={**ASKED, **fields}, headers=headers
+        ) as got:
+            yield got
+
+    async def ask(self, headers: Mapping[str, str], **fields: Any) -> Reply:
+        """A request and its answer, whole or as a stream."""
+        async with self.post(headers, **fields) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def get(self, path: str, headers: Mapping[str, str], method: str = "GET") -> Reply:
+        async with self.session.request(method, f"{self.url}{path}", headers=headers) as response:
+            return Reply(response.status, response.headers, await response.read())
+
+    async def until_quiet(self) -> None:
+        """Every attempt has ended and its row is durable."""
+        async with asyncio.timeout(10):
+            while self.gateway.funnel.in_flight():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            await self.gateway.books.flush()
+
+    def spent(self, key: str) -> Pico:
+        return sum(row.cost + row.held for row in self.rows if row.key == f"key-{key}")
+
+
+@dataclass
+class Reply:
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.body)
+        return value
+
+    @property
+    def error(self) -> dict[str, Any]:
+        value: dict[str, Any] = self.json["error"]
+        return value
+
+    @property
+    def code(self) -> str:
+        return str(self.error["code"])
+
+    @property
+    def events(self) -> list[str]:
+        """The data of each event of a stream."""
+        return [part.removeprefix("data: ") for part in self.body.decode().split("\n\n") if part]
+
+    @property
+    def last_error(self) -> dict[str, Any]:
+        value: dict[str, Any] = json.loads(self.events[-1])["error"]
+        return value
+
+    @property
+    def text(self) -> str:
+        """What a stream said."""
+        found = ""
+        for event in self.events:
+            if event.startswith("{"):
+                for choice in json.loads(event).get("choices", []):
+                    found += choice["delta"].get("content") or ""
+        return found
+
+
+@asynccontextmanager
+async def serving(settings: GatewaySettings, store: Store | None = None) -> AsyncIterator[Served]:
+    """A gateway on a free port. The dice always say 0, so retries wait no longer than they must."""
+    store = store or MemoryStore()
+    listener = listen("127.0.0.1", 0)
+    port = listener.getsockname()[1]
+    connector = aiohttp.TCPConnector(limit=0)
+    async with Gateway(replace(settings, port=port), store=store, dice=lambda: 0.0) as gateway:
+        rows: list[AttemptRow] = []
+        record = gateway.tally.record
+
+        def ended(row: AttemptRow) -> None:
+            rows.append(row)
+            record(row)
+
+        gateway.funnel._ended = ended
+        task = asyncio.create_task(gateway.serve(listener, signals=False))
+        try:
+            async with aiohttp.ClientSession(connector=connector) as session:
+                yield Served(gateway, f"http://127.0.0.1:{port}", session, store, port, rows)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            listener.close()
+
+
+def usage(prompt: int = 100, output: int = 10, cached: int = 0) -> Usage:
+    return Usage(prompt, cached, 0, output)
+
+
+async def raw(port: int, data: bytes, *, within: float = 5.0) -> bytes:
+    """What comes back for exactly these bytes, until the other side closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(data)
+        async with asyncio.timeout(within):
+            return await reader.read()
+    finally:
+        writer.close()
