@@ -23,7 +23,7 @@ DONE = b"data: [DONE]\n\n"
 #: A line's end and an empty line, whichever ends these lines have.
 _END = re.compile(rb"\n\r?\n|\r\r")
 _MATTERS = re.compile(rb'"usage"\s*:\s*\{|"error"\s*:|"finish_reason"\s*:\s*"|\[DONE\]|"object"\s*:\s*"error"')
-_DATA = re.compile(rb"^data:", re.MULTILINE)
+_DATA = re.compile(rb"(?:\A|[\r\n])data:")
 
 
 class StreamRelay:
