@@ -14,7 +14,7 @@ from centuria.gateway.settings import Caps, Deployment, GatewaySettings
 from centuria.settings import Timeouts
 from centuria.testing.clock import virtual_clock
 from tests.gateway.chat.wire import Said, fine, now, refused, rig
-from tests.gateway.kit import PRICE, deployment, settings
+from tests.gateway.served import PRICE, deployment, settings
 
 CAPS = Caps(queue=120.0, request=600.0, attempts=4)
 SLOW = Timeouts(connect=10.0, first_token=60.0, silence=30.0, total=200.0)

@@ -17,7 +17,7 @@ from centuria.gateway.settings import Caps
 from centuria.messages import Usage
 from centuria.testing.clock import virtual_clock
 from tests.gateway.chat.wire import now
-from tests.gateway.kit import deployment
+from tests.gateway.served import deployment
 
 
 @asynccontextmanager

@@ -18,7 +18,7 @@ from centuria.gateway.ports import AttemptRow, Key
 from centuria.gateway.settings import GatewaySettings
 from centuria.ports import HttpRequest, HttpResponse
 from centuria.testing.gateway import MemoryStore
-from tests.gateway.kit import ASKED
+from tests.gateway.served import ASKED
 
 
 @dataclass(frozen=True)
