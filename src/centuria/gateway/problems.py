@@ -75,8 +75,16 @@ def too_large(cap: int) -> Problem:
 
 
 def out_of_budget(message: str, remedy: str = "") -> Problem:
-    """Waiting does not help: no `Retry-After`, and clients that obey it are told not to try again."""
-    return Problem(429, "exceeded_current_quota_error", message, headers={"x-should-retry": "false"}, remedy=remedy)
+    """Waiting does not help: no `Retry-After`, and clients that obey it are told not to try again. The type is
+    Moonshot's, the code OpenAI's: some clients tell it from a rate limit by the one, some by the other."""
+    return Problem(
+        429,
+        "exceeded_current_quota_error",
+        message,
+        code="insufficient_quota",
+        headers={"x-should-retry": "false"},
+        remedy=remedy,
+    )
 
 
 def rate_limited(message: str, seconds: float) -> Problem:
