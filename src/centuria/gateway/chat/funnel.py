@@ -219,7 +219,7 @@ class Funnel:
                 choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
                 return attempt, attempts + 1
             after = self._next(choices, call)
-            if after is not None and after.error is not None and attempts < caps.attempts:
+            if after is not None and after.error is not None and attempts < most:
                 await self._pause(after.error, after.tried, problem, call)
 
     async def _try(self, attempt: Attempt, call: ChatCall) -> None:
