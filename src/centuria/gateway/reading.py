@@ -56,6 +56,7 @@ def _settings(
     included = read_mcp_json(folder / shape.tools_file, env) if shape.tools_file else ()
     settings = GatewaySettings(
         models=_models(shape, env, rehearse=rehearse),
+        hedge={one.name: one.hedge_after for one in shape.model if one.hedge_after is not None},
         servers=servers_from(shape.tools, included, folder=folder, env=env, file=name),
         hosts=frozenset(host.lower() for host in own.hosts),
         origins=frozenset(own.origins),

@@ -89,3 +89,5 @@ class GatewaySettings:
     caps: Caps = field(default_factory=Caps)
     swarms: SwarmLimits = field(default_factory=SwarmLimits)
     timeouts: Timeouts = field(default_factory=Timeouts)
+    #: Seconds after which a model that has not begun to answer is asked a second time elsewhere; none: never.
+    hedge: Mapping[str, float] = field(default_factory=dict)

@@ -65,6 +65,9 @@ class DeploymentShape(Shape):
     tpd: Annotated[int, Field(ge=1, le=10**12)] | None = None
     max_tokens: Tokens | None = None
     """The longest answer where a request does not say; it is reserved for each."""
+    hedge_after: Seconds | None = None
+    """Seconds after which a request that this model has not begun to answer goes to another deployment, too. The
+    quicker one counts, and both are paid for."""
 
 
 class CapsShape(Shape):

@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any
 
 from centuria.core.refusals import spends_no_retry
 from centuria.core.retry import RetryPolicy
@@ -23,6 +24,7 @@ from centuria.gateway.books import Books
 from centuria.gateway.chat.attempt import Attempt, ChatCall, Upstream
 from centuria.gateway.chat.checking import problem_of
 from centuria.gateway.chat.deadlines import Deadlines, Wait
+from centuria.gateway.chat.hedging import race
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
@@ -91,6 +93,19 @@ class _Choice:
     out: bool = False
     error: ModelError | None = None
     bare: bool = False
+
+
+@dataclass(slots=True)
+class _Rival:
+    """The attempt that was begun beside a slow one, if there was one."""
+
+    choice: _Choice | None = None
+    attempt: Attempt | None = None
+
+    @property
+    def sent(self) -> int:
+        """How many rows it comes to."""
+        return int(self.attempt is not None and self.attempt.sent)
 
 
 class Funnel:
@@ -207,20 +222,49 @@ class Funnel:
             if choice is None or attempts >= most or late:
                 raise problem or unavailable("No upstream of this model can be asked.")
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
+            rival = _Rival()
             try:
-                await self._try(attempt, call)
+                if await self._try_hedged(attempt, choice, choices, call, rival):
+                    assert rival.attempt is not None and rival.choice is not None
+                    attempt, choice = rival.attempt, rival.choice
             except ModelError as error:
-                attempts += attempt.sent
+                attempts += attempt.sent + rival.sent
                 problem = problem_for(error)
                 self._judge(choice, error, streams=call.stream)
             except Problem as error:
                 problem, choice.out = error, True
             else:
                 choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
-                return attempt, attempts + 1
+                return attempt, attempts + 1 + rival.sent
             after = self._next(choices, call)
             if after is not None and after.error is not None and attempts < most:
                 await self._pause(after.error, after.tried, problem, call)
+
+    async def _try_hedged(
+        self, attempt: Attempt, choice: _Choice, choices: Sequence[_Choice], call: ChatCall, rival: _Rival
+    ) -> bool:
+        """Begin an attempt, and a rival elsewhere where it takes longer than its model's hedge says. Whether the rival
+        began sooner."""
+        after = self._settings.hedge.get(choice.model)
+        if after is None or call.attempts is not None:
+            await self._try(attempt, call)
+            return False
+
+        def second() -> Coroutine[Any, Any, None] | None:
+            elsewhere = self._next([each for each in choices if each is not choice and not each.tried], call)
+            if elsewhere is None or not attempt.sent:
+                return None
+            rival.choice = elsewhere
+            rival.attempt = self._attempt(call, elsewhere, attempt.number + 1)
+            return self._try(rival.attempt, call)
+
+        async def spare(turn: int) -> None:
+            loser = rival.attempt if turn else attempt
+            assert loser is not None
+            self._live.discard(loser)
+            await loser.end()
+
+        return await race(self._try(attempt, call), after=after, second=second, spare=spare) == 1
 
     async def _try(self, attempt: Attempt, call: ChatCall) -> None:
         self._live.add(attempt)
