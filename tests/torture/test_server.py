@@ -121,7 +121,7 @@ NO_STOP = "1 2 3 4 5 6 7 8"
 
 DEFECTS = [
     Defect("models listed", setup={"models": ("another",)}),
-    Defect("a plain answer", on(lambda b: not b.get("stream"), Text("hello"))),
+    Defect("a plain answer", on(lambda b: not b.get("stream"), Written(Text("hello"), lambda body: [body]))),
     Defect("a plain answer", changed(text="")),
     Defect("a plain answer", changed(finish="")),
     Defect("usage of a plain answer", changed(usage=None)),

@@ -19,6 +19,7 @@ from centuria.testing.torture.writing import by_byte
 from centuria.testing.upstream import FakeUpstream
 
 BODY = b'{"model":"kimi-k2.5","messages":[],"max_tokens":100}'
+STREAMED = BODY.replace(b"{", b'{"stream":true,', 1)
 USAGE = Usage(prompt=10, output=40)
 
 
@@ -196,7 +197,7 @@ async def test_a_body_that_breaks_off_is_seen_to(raw: Reply) -> None:
 async def test_an_answer_is_rewritten_byte_by_byte_and_is_still_the_same() -> None:
     text = Text("Grüße 😀", usage=USAGE)
     async with FakeUpstream(lambda _: text) as upstream:
-        _, _, plain = await post(upstream)
+        _, _, plain = await post(upstream, STREAMED)
     async with FakeUpstream(lambda _: Written(text, by_byte)) as upstream:
         assert (await post(upstream))[2] == plain and upstream.billed == [USAGE]
     async with FakeUpstream(lambda _: Written(text, by_byte, document=True, raw=Raw((), encoding="gzip"))) as upstream:
