@@ -132,7 +132,7 @@ class ToolLoop:
             return await self._whole(talk)
         events = self._streamed(talk)
         first = await anext(events)
-        return Streaming(_resumed(first, events), 200, talk.told)
+        return Streaming(_resumed(first, events), 200, talk.told, end=events.aclose)
 
     # -- whole --------------------------------------------------------------------------------------------------------
 
