@@ -94,6 +94,8 @@ class App:
         except CenturiaError as error:
             _log.warning("%s: %s", request.id, error.message)
             answer = told(unavailable(str(error)))
+        except ClientGone:
+            raise
         except Exception:
             # The edge of a request: whatever it is, it is ours, and no other request's.
             _log.exception("%s failed", request.id)

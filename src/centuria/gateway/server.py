@@ -83,6 +83,8 @@ class CappedProtocol(HttpToolsProtocol):
         if self._missing != "body":
             self._unread += len(data)
         super().data_received(data)
+        if not self._missing and not before and self.cycle.response_complete:
+            self._missing = "headers"  # blank lines, which begin no request
         if self._missing:
             self._expect(before)
 
