@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import socket
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import aiohttp
@@ -163,7 +166,17 @@ async def serving(settings: GatewaySettings, store: Store | None = None) -> Asyn
     listener = listen("127.0.0.1", 0)
     port = listener.getsockname()[1]
     connector = aiohttp.TCPConnector(limit=0)
-    async with Gateway(replace(settings, port=port), store=store, dice=lambda: 0.0) as gateway:
+    with TemporaryDirectory() as folder:
+        swarms = replace(settings.swarms, folder=Path(folder))
+        made = Gateway(replace(settings, port=port, swarms=swarms), store=store, dice=lambda: 0.0)
+        async with _serving(made, listener, connector) as served:
+            yield served
+
+
+@asynccontextmanager
+async def _serving(made: Gateway, listener: socket.socket, connector: aiohttp.TCPConnector) -> AsyncIterator[Served]:
+    port = listener.getsockname()[1]
+    async with made as gateway:
         rows: list[AttemptRow] = []
         record = gateway.tally.record
 
@@ -175,7 +188,7 @@ async def serving(settings: GatewaySettings, store: Store | None = None) -> Asyn
         task = asyncio.create_task(gateway.serve(listener, signals=False))
         try:
             async with aiohttp.ClientSession(connector=connector) as session:
-                yield Served(gateway, f"http://127.0.0.1:{port}", session, store, port, rows)
+                yield Served(gateway, f"http://127.0.0.1:{port}", session, gateway.store, port, rows)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""An upstream that fails in every way, clients that vanish, keys that run out of money: the books are right all the same.
+"""An upstream that fails in every way, clients that vanish, keys that run out of money: the books are right.
 
 Seeded: what befalls each request, and when each client goes, is drawn from the seed.
 """

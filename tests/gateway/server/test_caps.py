@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import resource
+import socket
 from dataclasses import replace
 
 import pytest
 
+from centuria.gateway.server import listen
 from centuria.gateway.settings import Caps
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Raw, Text
@@ -296,3 +298,9 @@ async def test_heads_wrong_methods_and_wrong_addresses_have_the_shape_of_errors(
             assert reply.headers["cache-control"] == "no-store"
             assert reply.headers["x-request-id"].startswith("req-")
             assert "server" not in reply.headers
+
+
+def test_answers_are_not_held_back_to_be_put_together() -> None:
+    listener = listen("127.0.0.1", 0)  # asyncio sets TCP_NODELAY only where it knows that it is TCP
+    assert listener.proto == socket.IPPROTO_TCP
+    listener.close()

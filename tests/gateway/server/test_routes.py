@@ -6,14 +6,13 @@ import asyncio
 import re
 from typing import Any
 
-from centuria.gateway.service import Gateway
 from centuria.gateway.web import Route
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Text
 from tests.gateway.served import ASKED, MODEL, Reply, Served, one, serving, usage
 
 #: What needs no key: nothing of anybody's is there.
-PUBLIC = {"/", "/docs", "/openapi.json", "/healthz", "/readyz"}
+PUBLIC = {"/", "/docs", "/openapi.json", "/session", "/healthz", "/readyz"}
 #: One body for all: each route takes what it knows of it.
 BODIES: list[dict[str, Any]] = [
     ASKED,
@@ -78,21 +77,24 @@ async def test_whatever_reaches_an_upstream_by_any_route_is_a_row_of_the_key_tha
             for body in BODIES if route.method == "POST" else [None]:
                 before = len(upstream.requests)
                 await use(served, route, key, body)
-                await settled(served.gateway, upstream)
+                await settled(served, key)
                 if len(upstream.requests) > before:
                     reached[route.pattern] = reached.get(route.pattern, 0) + len(upstream.requests) - before
         assert reached["/v1/chat/completions"] == 4
+        assert reached["/v1/agents/swarm/spawn"] >= 2
         assert sorted(row.prompt for row in served.rows) == told  # each attempt once, with its own usage
         assert {row.key for row in served.rows} == {"key-a"}
         lines = await served.store.usage()
         assert sum(line.attempts for line in lines) == len(upstream.requests) == len(told)
 
 
-async def settled(gateway: Gateway, upstream: FakeUpstream) -> None:
+async def settled(served: Served, key: dict[str, str]) -> None:
     """Nothing is on its way any more, also not what goes on after its request was answered."""
-    async with asyncio.timeout(10):
-        quiet = 0
-        while quiet < 3:
-            quiet = 0 if upstream.in_flight or gateway.funnel.in_flight() else quiet + 1
-            await asyncio.sleep(0.01)
-    await gateway.books.flush()
+    async with asyncio.timeout(20):
+        while await running(served, key):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await served.until_quiet()
+
+
+async def running(served: Served, key: dict[str, str]) -> bool:
+    return any(each["status"] == "running" for each in (await served.get("/v1/agents/swarm", key)).json["data"])

@@ -252,7 +252,8 @@ class Funnel:
 
         def second() -> Coroutine[Any, Any, None] | None:
             elsewhere = self._next([each for each in choices if each is not choice and not each.tried], call)
-            if elsewhere is None or not attempt.sent:
+            last = call.first_attempt + self._settings.caps.attempts - 1
+            if elsewhere is None or not attempt.sent or attempt.number >= last:
                 return None
             rival.choice = elsewhere
             rival.attempt = self._attempt(call, elsewhere, attempt.number + 1)
