@@ -142,10 +142,13 @@ class HostedTool:
 @dataclass(slots=True)
 class Listener:
     """What somebody wants of a call beside its result. `progress` (done, of how many, what) is told at once and may not
-    block; `answer` is set to what the server answered, in the protocol's words, `replica` to which session it was."""
+    block; `answer` is set to what the server answered, in the protocol's words, or `error` to the code, words and data
+    of its refusal; `replica` to which session it was.
+    """
 
     progress: Callable[[float, float | None, str | None], None] | None = None
     answer: Mapping[str, Any] | None = None
+    error: tuple[int, str, Any] | None = None
     replica: int = 0
 
 

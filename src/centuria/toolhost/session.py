@@ -30,7 +30,7 @@ from centuria.toolhost.calling import call_tool
 from centuria.toolhost.catalogue import follow_changes, list_tools, subscribes
 from centuria.toolhost.elicitation import Policy, elicitation
 from centuria.toolhost.negotiation import negotiate
-from centuria.toolhost.results import denied, has_expired, is_closed, lost_in_transport, result_of, trouble_of
+from centuria.toolhost.results import Facts, denied, has_expired, is_closed, lost_in_transport, result_of, trouble_of
 from centuria.toolhost.wire import Dispatch, Wire
 
 logger = logging.getLogger(__name__)
@@ -336,7 +336,10 @@ class Session:
             wire.doubt()
             raise
         except MCPError as error:
-            return self._met(tool, error, wire or self.wire)
+            met = self._met(tool, error, wire or self.wire)
+            if listener is not None and not isinstance(error.data, Facts):
+                listener.error = (error.code, error.message, error.data)
+            return met
         except (RuntimeError, ValidationError) as error:
             # It ran, and what it answered is not what the protocol, or its own output schema, says.
             text = f"The tool ran, but its answer is not valid: {self._said(str(error), 500)}"

@@ -30,8 +30,9 @@ _DIGITS = 6
 @dataclass(frozen=True, slots=True)
 class Invocation:
     """One call that was answered. `slot` is the tool's, `replica` the server's session; times in milliseconds.
-    `answer` is what the server said in the protocol's own words, where the host tells. `renewed`: the agent's session
-    is another than it left, which the result's first paragraph says."""
+    `answer` is what the server said in the protocol's own words, where the host tells, `error` its refusal in them.
+    `renewed`: the agent's session is another than it left, which the result's first paragraph says.
+    """
 
     result: ToolResult
     replica: int = 0
@@ -40,6 +41,7 @@ class Invocation:
     ran_ms: float = 0.0
     answer: Mapping[str, Any] | None = field(default=None, repr=False)
     renewed: bool = False
+    error: tuple[int, str, Any] | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,10 +191,11 @@ class ToolCalls:
                 result = noted(result, work.tool)
             queued, ran = (sent - asked) * 1000, (loop.time() - sent) * 1000
             listener = work.listener
-            return Invocation(result, listener.replica, turn.slot, queued, ran, listener.answer, turn.renewed)
+            said = listener.answer, turn.renewed, listener.error
+            return Invocation(result, listener.replica, turn.slot, queued, ran, *said)
 
     async def _send(self, work: _Work) -> ToolResult:
-        work.listener.answer = None
+        work.listener.answer = work.listener.error = None
         return await self.host.call(
             work.tool.name, work.arguments, timeout=work.timeout, caller=work.caller, listener=work.listener
         )
