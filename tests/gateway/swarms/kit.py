@@ -275,6 +275,7 @@ async def gateway(
     provider: Provider | None = None,
     tools: Any = None,
     latency: tuple[float, float] = (0.001, 0.005),
+    look: float = 15.0,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway for the length of the block; leaving it is its SIGTERM. `tools`: functions that stand for servers."""
@@ -297,7 +298,7 @@ async def gateway(
 
         if isinstance(tools, LocalToolHost):
             tools = await stack.enter_async_context(ToolService(known, store, host=tools))
-        service = SwarmService(known, store, ask, tools)
+        service = SwarmService(known, store, ask, tools, look=look)
         ring = KeyRing(store, wall=time.time, open_on_loopback=False)
         made.append(Gateway(App(known, Router(service.routes()), ring), service, books, provider, store))
         async with service:

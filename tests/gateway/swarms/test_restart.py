@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import re
 import shutil
@@ -31,6 +32,7 @@ from centuria.testing.transport import Provider
 from centuria.testing.upstream import FakeUpstream
 from tests.gateway.swarms.kit import (
     ALICE,
+    BOB,
     KIMI,
     MODEL,
     ROOT,
@@ -179,6 +181,23 @@ def test_a_swarm_of_a_key_that_was_revoked_does_not_go_on(tmp_path: Path) -> Non
     asyncio.run(main())
 
 
+def test_a_swarm_whose_key_is_revoked_while_it_works_ends_soon(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await store_with(ALICE, BOB)
+        async with gateway(tmp_path, store=store, latency=(0.5, 0.5), look=0.05) as one:
+            id, other = await one.alice.spawn(tasks=numbered(2)), await one.bob.spawn(goal="Go on.")
+            await until(lambda: one.provider.in_flight == 3)
+            work = one.service.working(id)
+            assert work is not None
+            await store.revoke_key(ALICE.id, 1.0)
+            async with asyncio.timeout(10):
+                await work.over.wait()
+            assert (work.kept.status, work.kept.cause) == ("cancelled", "its key was revoked")
+            assert (await one.bob.ended(other))["status"] == "ok"
+
+    asyncio.run(main())
+
+
 def test_a_folder_of_runs_belongs_to_one_gateway_at_a_time(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path) as second:
@@ -186,10 +205,31 @@ def test_a_folder_of_runs_belongs_to_one_gateway_at_a_time(tmp_path: Path) -> No
                 id = await first.alice.spawn(goal="Mine.")
                 refused = await second.alice.post(f"{ROOT}/spawn", {"goal": "Mine."})
                 assert refused.status == 503
-                assert "Another gateway works in the folder" in refused.error
+                assert "another gateway's" in refused.error
+                assert str(tmp_path) not in refused.error
                 assert (await first.alice.ended(id))["status"] == "ok"
             id = await second.alice.spawn(goal="Mine.")
             assert (await second.alice.ended(id))["status"] == "ok"
+
+    asyncio.run(main())
+
+
+def test_a_journal_that_is_damaged_fails_its_swarm_alone_and_shows_no_path(tmp_path: Path) -> None:
+    async def main() -> None:
+        store = await store_with(ALICE)
+        async with gateway(tmp_path, store=store, latency=(5, 5)) as one:
+            ids = [await one.alice.spawn(goal=f"Goal {number}.") for number in range(2)]
+            await until(lambda: one.provider.in_flight == 2)
+        (tmp_path / "runs" / ids[0] / "journal.sqlite").write_bytes(b"no journal at all" * 100)
+        async with gateway(tmp_path, store=store) as one:
+            assert (await one.alice.ended(ids[1]))["status"] == "ok"
+            listed = {row["id"]: row for row in (await one.alice.get(ROOT)).json["data"]}
+            assert listed[ids[0]]["status"] == "failed"
+            for path in ("", "/events", "/result", "/agents/goal"):
+                reply = await one.alice.get(f"{ROOT}/{ids[0]}{path}")
+                assert reply.status == 503
+                assert str(tmp_path) not in reply.body.decode()
+            assert str(tmp_path) not in json.dumps(listed)
 
     asyncio.run(main())
 

@@ -9,6 +9,7 @@ from typing import Any
 from centuria.gateway.chat.attempt import ChatCall
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, bad_request, out_of_budget, overloaded
+from centuria.messages import DOLLAR
 from centuria.testing.replies import Answer, Calls, Text
 from centuria.testing.tools import LocalToolHost
 from centuria.testing.transport import Faults, Provider
@@ -232,7 +233,7 @@ def test_a_swarm_that_fails_in_an_unexpected_way_is_alone_with_it(tmp_path: Path
             ill = await one.alice.spawn(goal="Go ill.", mcp_tools=["look"])
             result = await one.alice.ended(ill)
             assert result["status"] == "failed"
-            assert result["cause"] == "An error in the gateway ended it (RuntimeError)."
+            assert result["cause"] == "an error in the gateway ended it (RuntimeError)"
             assert (await one.alice.ended(well))["status"] == "ok"
 
     asyncio.run(main())
@@ -282,8 +283,13 @@ def test_what_a_swarm_pays_and_holds_is_no_more_than_its_cap_whatever_the_upstre
         async with gateway(tmp_path, provider=provider) as one:
             id = await one.alice.spawn(tasks=numbered(10), budget_usd=2, max_tokens=4000)
             result = await one.alice.ended(id)
-            assert result["cost_usd"] + result["held_usd"] <= 2
+            assert provider.requests > 10
             assert sum(result["census"].values()) == 10
+            assert result["cost_usd"] + result["held_usd"] <= 2
+            books = await one.spent(ALICE)
+            assert provider.charged <= books.spent + books.held
+            assert books.spent == round(result["cost_usd"] * DOLLAR)
+            assert (books.held > 0) == (result["held_usd"] > 0)
 
     asyncio.run(main())
 

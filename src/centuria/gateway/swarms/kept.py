@@ -81,11 +81,12 @@ class Kept:
 
     @classmethod
     def read(cls, document: Document) -> Kept:
-        fields = json.loads(document.body)
-        key = fields.pop("key")
+        """What a document says; what a newer version says besides is left out."""
+        said = json.loads(document.body)
+        key = {name: item for name, item in said.pop("key").items() if name in Key.__dataclass_fields__}
         for name in ("models", "tools"):
             key[name] = None if key[name] is None else frozenset(key[name])
-        return cls(key=Key(**key), **fields)
+        return cls(key=Key(**key), **{name: item for name, item in said.items() if name in cls.__dataclass_fields__})
 
     def for_key(self, key: Key) -> Kept:
         """The same, for its key as it is now."""

@@ -6,19 +6,17 @@ import asyncio
 import logging
 import shutil
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self
 
 from centuria.errors import CenturiaError, ConfigurationError
-from centuria.folder import RunFolder
 from centuria.gateway.ports import Document, Key, Store
 from centuria.gateway.problems import Problem, StoreUnavailable, not_found, rate_limited, unavailable
 from centuria.gateway.settings import GatewaySettings
+from centuria.gateway.swarms.archive import Archive
 from centuria.gateway.swarms.kept import KIND, OPEN, Kept, Place, digest_of, id_for, is_id, new_id
-from centuria.gateway.swarms.past import Past, read_past
 from centuria.gateway.swarms.terms import Terms, Tools
 from centuria.gateway.swarms.transport import Ask, FunnelTransport
 from centuria.gateway.swarms.wanted import Wanted, wanted
@@ -29,15 +27,14 @@ from centuria.run import Run
 _log = logging.getLogger("centuria.gateway")
 #: Seconds between two tries to put a swarm away, and how many there are; the next start does it otherwise.
 _PUT_AWAY = (0.5, 2.0, 8.0)
-#: How many swarms that have ended are held in memory, for those who look at them again.
-_PAST = 8
 _MOST = 100_000
 
 
 class Swarms:
     """An async context manager: swarms at work are its tasks, and leaving it interrupts them, to be resumed.
 
-    `ask` is the funnel's; `tools` None: there are none. An end takes `patience` seconds at most, if it can.
+    `ask` is the funnel's; `tools` None: there are none. An end takes `patience` seconds at most, if it can; keys
+    are looked at every `look` seconds.
     """
 
     def __init__(
@@ -49,12 +46,14 @@ class Swarms:
         *,
         wall: Callable[[], float] = time.time,
         patience: float = 10.0,
+        look: float = 15.0,
     ) -> None:
         self.limits = settings.swarms
         self._store = store
         self._ask = ask
         self._wall = wall
         self._patience = patience
+        self._look = look
         self._seconds = settings.caps.request
         self._terms = Terms(settings, store, tools)
         self._place = Place(settings.swarms.folder.absolute())
@@ -63,7 +62,7 @@ class Swarms:
         self._working: dict[str, Work] = {}
         #: Swarms of each key that work or are about to.
         self._running: Counter[str] = Counter()
-        self._past: OrderedDict[str, Past] = OrderedDict()
+        self.archive = Archive(self._place, settings.swarms)
         self._open = False
 
     # -- lifetime -----------------------------------------------------------------------------------------------------
@@ -75,6 +74,7 @@ class Swarms:
         """
         await self._group.__aenter__()
         self._open = True
+        self._watch = self._group.create_task(self._watch_keys(), name="keys")
         try:
             if self._place.there:
                 await self._settle_in()
@@ -89,6 +89,7 @@ class Swarms:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+        self._watch.cancel()
         try:
             await self._wait_for_all()
             await self._group.__aexit__(None, None, None)  # an error of the block stays what it is
@@ -101,6 +102,20 @@ class Swarms:
         self._open = False
         for work in self._working.values():
             work.interrupt()
+
+    async def _watch_keys(self) -> None:
+        """Whose key is revoked has no swarm a moment later."""
+        while True:
+            await asyncio.sleep(self._look)
+            if not self._working:
+                continue
+            try:
+                revoked = {key.id for key, _ in await self._store.keys() if key.revoked is not None}
+            except StoreUnavailable:
+                continue
+            for work in self._working.values():
+                if work.kept.key.id in revoked and not work.over.is_set():
+                    work.run.cancel(cause="its key was revoked")
 
     async def _wait_for_all(self) -> None:
         try:
@@ -143,7 +158,7 @@ class Swarms:
         kept = kept.for_key(keys.get(kept.key.id, kept.key))
         try:
             folder = self._place.folder(kept.id)
-            past = await asyncio.to_thread(read_past, folder)
+            past = await self.archive.past(kept)
             if past is not None and past.progress.status not in ("", "running"):
                 ended = past.progress
                 await self._put_away(concluded(kept, ended, ended.status, ended.cause, ended.ended_at or self._wall()))
@@ -154,7 +169,7 @@ class Swarms:
                 return
             if past is None:  # nothing was sent: there would be a fact
                 await asyncio.to_thread(shutil.rmtree, folder.path, ignore_errors=True)
-            self._begin(kept, await self.request(kept), resume=past is not None)
+            self._begin(kept, await self.archive.request(kept), resume=past is not None)
         except StoreUnavailable:
             raise
         except CenturiaError as problem:
@@ -193,28 +208,6 @@ class Swarms:
             return "interrupted"
         return "running" if work.begun.is_set() else "starting"
 
-    def folder(self, id: str) -> RunFolder:
-        return self._place.folder(id)
-
-    async def past(self, kept: Kept) -> Past | None:
-        """What is kept of a swarm that does not work; None where nothing is. Raises `JournalError`."""
-        found = self._past.get(kept.id)
-        if found is None:
-            found = await asyncio.to_thread(read_past, self._place.folder(kept.id))
-            if found is not None and kept.ended:
-                self._past[kept.id] = found
-                if len(self._past) > _PAST:
-                    self._past.popitem(last=False)
-        return found
-
-    async def request(self, kept: Kept) -> Wanted:
-        """What was asked for. Raises `Problem`."""
-        then = replace(self.limits, tasks=_MOST, agents=_MOST)  # what was allowed then may be too much now
-        try:
-            return wanted(await asyncio.to_thread(self._place.read_request, kept), then)
-        except (OSError, ValueError) as error:
-            raise unavailable(f"The request of the swarm cannot be read ({type(error).__name__}).") from None
-
     # -- spawning -----------------------------------------------------------------------------------------------------
 
     async def spawn(self, key: Key, value: Any, *, idempotency: str | None = None) -> Kept:
@@ -251,6 +244,9 @@ class Swarms:
             return unavailable(f"The request cannot be kept: {error.strerror or type(error).__name__}.")
         except CenturiaError as error:
             return error
+        except Exception:  # the edge: the swarms that work go on
+            _log.exception("%s could not be begun", kept.id)
+            return unavailable("The swarm could not be begun.")
         finally:
             self._give_turn(kept.key)
 
@@ -261,7 +257,9 @@ class Swarms:
         try:
             await self._settle_in()
         except ConfigurationError as error:
-            raise unavailable(f"There are no swarms for now. {error.message}", code="no_swarms") from None
+            _log.warning("There are no swarms for now: %s", error)
+            said = "There are no swarms for now: the gateway's folder of runs cannot be used, or is another gateway's."
+            raise unavailable(said, code="no_swarms") from None
 
     async def _known(self, key: Key, id: str, digest: str) -> Kept | None:
         document = await self._store.get(KIND, key.id, id)
@@ -312,14 +310,17 @@ class Swarms:
         self._group.create_task(self._attend(work), name=kept.id)
 
     async def _attend(self, work: Work) -> None:
+        """One swarm, to its end. Whatever goes wrong with it, the others go on."""
         try:
             await work.perform(self._wall)
         except Exception:  # the edge: it was told to its owner, and here is what the operator needs
             _log.exception("%s failed", work.kept.id)
-        finally:
-            self._give_turn(work.kept.key)
-        if work.kept.ended:
-            await self._put_away(work.kept)
+        self._give_turn(work.kept.key)
+        try:
+            if work.kept.ended:
+                await self._put_away(work.kept)
+        except Exception:  # the edge
+            _log.exception("%s is not put away", work.kept.id)
         del self._working[work.kept.id]
 
     async def _put_away(self, kept: Kept) -> None:

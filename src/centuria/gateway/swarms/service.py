@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from centuria.errors import JournalError
@@ -11,7 +12,7 @@ from centuria.gateway.ports import Key
 from centuria.gateway.problems import bad_request, not_found, unavailable
 from centuria.gateway.swarms import events
 from centuria.gateway.swarms.kept import Kept
-from centuria.gateway.swarms.past import Past, conversation, result_of
+from centuria.gateway.swarms.past import Past
 from centuria.gateway.swarms.running import Swarms
 from centuria.gateway.swarms.told import ROOT, brief, links, snapshot
 from centuria.gateway.swarms.wanted import priority
@@ -67,7 +68,7 @@ class SwarmService(Swarms):
             kept = work.kept
         if not kept.ended:
             raise unavailable(f"The gateway stops; the swarm {kept.id} goes on when it is back.")
-        answer: str = (await self._read(result_of, self.folder(kept.id)))[0]
+        answer, _ = await self.archive.result(kept)
         if kept.status == "ok":
             return answer
         said = f"The swarm {kept.id} ended as {kept.status}: {kept.cause}. {kept.ok} of {kept.tasks} tasks are ok."
@@ -102,7 +103,7 @@ class SwarmService(Swarms):
         work = self.working(kept.id)
         progress = work.progress if work is not None else None
         if work is None:
-            past = await self.past(kept)
+            past = await self.archive.past(kept)
             progress = past.progress if past is not None else None
         return Reply.of(snapshot(kept, self.status(kept), progress))
 
@@ -126,10 +127,10 @@ class SwarmService(Swarms):
                 code="swarm_running",
                 remedy="Follow its events, or ask again later.",
             )
-        answer, outcomes = await self._read(result_of, self.folder(kept.id))
+        answer, outcomes = await self.archive.result(kept)
         work, past = self.working(kept.id), None
         if work is None:
-            past = await self.past(kept)
+            past = await self.archive.past(kept)
         progress = work.progress if work is not None else past.progress if past is not None else None
         told = snapshot(kept, kept.status, progress)
         body = {part: told[part] for part in _RESULT if part in told}
@@ -138,12 +139,10 @@ class SwarmService(Swarms):
     async def _agent(self, request: Request) -> Reply:
         kept, agent = await self.find(request), request.parts["agent"]
         work = self.working(kept.id)
-        told = None
         if work is not None and work.stream is not None:
-            await work.stream.durable()
-        if self.folder(kept.id).journal.is_file():
-            prompts = (await self.request(kept)).prompts()
-            told = await self._read(conversation, self.folder(kept.id), prompts, agent)
+            with suppress(JournalError):  # then it shows what there is
+                await work.stream.durable()
+        told = await self.archive.conversation(kept, agent)
         if told is None:
             raise not_found("The swarm has no such agent.")
         return Reply.of(told)
@@ -155,7 +154,7 @@ class SwarmService(Swarms):
             kept = await self.find(request)
             work = self.working(kept.id)
             if work is None:
-                past = await self.past(kept)
+                past = await self.archive.past(kept)
                 agent = request.parts.get("agent")
                 if agent is not None and (past is None or agent not in past.progress.tasks):
                     raise not_found("The swarm has no such agent.")
@@ -167,17 +166,10 @@ class SwarmService(Swarms):
         return handler
 
     async def _past_of(self, kept: Kept) -> Past:
-        past = await self.past(kept)
+        past = await self.archive.past(kept)
         if past is None:
             raise not_found("Nothing is kept of this swarm here.")
         return past
-
-    async def _read(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return await asyncio.to_thread(work, *arguments)
-        except (OSError, ValueError, JournalError) as error:
-            said = str(error) if isinstance(error, JournalError) else type(error).__name__
-            raise unavailable(f"What the swarm left cannot be read. {said}") from None
 
 
 # -- what may be done ---------------------------------------------------------------------------------------------

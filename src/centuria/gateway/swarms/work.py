@@ -40,7 +40,7 @@ class Work:
         return None if self.run.stream is None else self.run.stream.progress
 
     async def perform(self, now: Callable[[], float]) -> None:
-        """The run, to its end or to its interruption. Whatever goes wrong here is this swarm's alone."""
+        """The run, to its end or to its interruption. Raises what ended it where that is not the run's own end."""
         self._task = asyncio.current_task()
         try:
             if self.interrupted:
@@ -50,13 +50,9 @@ class Work:
         except asyncio.CancelledError:
             if not self.interrupted:
                 raise
-        except Exception as caught:  # the edge: the other swarms go on
-            error = first_of(caught)
-            known = isinstance(error, CenturiaError)
-            cause = str(error) if known else f"An error in the gateway ended it ({type(error).__name__})."
-            self._conclude("failed", cause, now())
-            if not known:
-                raise
+        except Exception as caught:  # it is told to its owner, and to the log
+            self._conclude("failed", _cause(first_of(caught)), now())
+            raise
         finally:
             self.over.set()
             for event in (self.begun, self.run.ready):  # nobody waits for what will not be
@@ -116,6 +112,16 @@ class Work:
             if otherwise == 400 and self.begun.is_set():
                 raise bad_request(error.message, remedy=error.remedy) from None
             raise conflict(error.message, remedy=error.remedy) from None
+
+
+def _cause(error: BaseException) -> str:
+    """What its owner is told. Where files cannot be written or read the operator must act, who finds in the log which
+    these are."""
+    if isinstance(error, JournalError | ConfigurationError):
+        return "what it does can no longer be kept"
+    if isinstance(error, CenturiaError):
+        return str(error)
+    return f"an error in the gateway ended it ({type(error).__name__})"
 
 
 def concluded(kept: Kept, progress: Progress | None, status: str, cause: str, at: float) -> Kept:

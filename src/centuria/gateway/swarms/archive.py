@@ -1,0 +1,71 @@
+"""What is kept of swarms in their folders, read beside the loop: their requests, and journals of those that ended."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from centuria.errors import JournalError
+from centuria.folder import RunFolder
+from centuria.gateway.problems import unavailable
+from centuria.gateway.settings import SwarmLimits
+from centuria.gateway.swarms.kept import Kept, Place
+from centuria.gateway.swarms.past import Past, conversation, read_past, result_of
+from centuria.gateway.swarms.wanted import Wanted, wanted
+
+_log = logging.getLogger("centuria.gateway")
+#: How many swarms that have ended are held in memory, for those who look at them again.
+_HELD = 8
+_MOST = 100_000
+
+
+class Archive:
+    """Each method raises `Problem` (503) for what cannot be read; the log says which file that is."""
+
+    def __init__(self, place: Place, limits: SwarmLimits) -> None:
+        self._place = place
+        # What was allowed when a request came may be too much now.
+        self._limits = replace(limits, tasks=_MOST, agents=_MOST)
+        self._held: OrderedDict[str, Past] = OrderedDict()
+
+    def folder(self, kept: Kept) -> RunFolder:
+        return self._place.folder(kept.id)
+
+    async def past(self, kept: Kept) -> Past | None:
+        """The facts of a swarm that does not work; None where there are none."""
+        found = self._held.get(kept.id)
+        if found is None:
+            found = await self._read(read_past, self.folder(kept))
+            if found is not None and kept.ended:
+                self._held[kept.id] = found
+                if len(self._held) > _HELD:
+                    self._held.popitem(last=False)
+        return found
+
+    async def request(self, kept: Kept) -> Wanted:
+        """What was asked for."""
+        return wanted(await self._read(self._place.read_request, kept), self._limits)
+
+    async def result(self, kept: Kept) -> tuple[str, list[dict[str, Any]]]:
+        """The merged answer, and the outcome of each task."""
+        found: tuple[str, list[dict[str, Any]]] = await self._read(result_of, self.folder(kept))
+        return found
+
+    async def conversation(self, kept: Kept, agent: str) -> dict[str, Any] | None:
+        """One agent's conversation so far; None where there is no such agent."""
+        if not self.folder(kept).journal.is_file():
+            return None
+        prompts = (await self.request(kept)).prompts()
+        found: dict[str, Any] | None = await self._read(conversation, self.folder(kept), prompts, agent)
+        return found
+
+    async def _read(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return await asyncio.to_thread(work, *arguments)
+        except (OSError, ValueError, JournalError) as error:
+            _log.warning("what a swarm left cannot be read: %s", error)
+            raise unavailable("What the swarm left cannot be read.") from None
