@@ -119,6 +119,8 @@ def test_a_task_that_failed_is_run_again(tmp_path: Path) -> None:
             assert again.status == 409
             assert (await one.alice.post(f"{ROOT}/{id}/agents/t1/go-on")).status == 202
             assert (await one.alice.ended(id))["census"]["ok"] == 2
+            (turn,) = (await one.alice.get(f"{ROOT}/{id}/agents/t0")).json["turns"]
+            assert (turn["text"], turn["attempts"]) == ("Done: Task 0.", 1)
 
     asyncio.run(main())
 
@@ -231,6 +233,7 @@ def test_a_swarm_that_fails_in_an_unexpected_way_is_alone_with_it(tmp_path: Path
         async with gateway(tmp_path, latency=(0.2, 0.2), tools=BrokenTools()) as one:
             well = await one.alice.spawn(goal="Go well.")
             ill = await one.alice.spawn(goal="Go ill.", mcp_tools=["look"])
+            assert (await one.alice.post(f"{ROOT}/{ill}/pause")).status == 409
             result = await one.alice.ended(ill)
             assert result["status"] == "failed"
             assert result["cause"] == "an error in the gateway ended it (RuntimeError)"
@@ -283,7 +286,8 @@ def test_what_a_swarm_pays_and_holds_is_no_more_than_its_cap_whatever_the_upstre
         async with gateway(tmp_path, provider=provider) as one:
             id = await one.alice.spawn(tasks=numbered(10), budget_usd=2, max_tokens=4000)
             result = await one.alice.ended(id)
-            assert provider.requests > 10
+            attempts = sum(end["attempts"] for end in result["outcomes"])
+            assert provider.requests == attempts > 10  # nobody tries again behind its back
             assert sum(result["census"].values()) == 10
             assert result["cost_usd"] + result["held_usd"] <= 2
             books = await one.spent(ALICE)

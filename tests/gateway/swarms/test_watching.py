@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 
 from centuria.core.progress import Progress
+from centuria.events import Notice
 from centuria.gateway.swarms import events as sse
-from centuria.journal import JournalReader
-from centuria.stream import Feed
+from centuria.journal import JournalReader, SqliteJournal
+from centuria.stream import Feed, Stream
 from centuria.testing.replies import Text
 from centuria.views.lines import line
-from tests.gateway.swarms.kit import ROOT, Gateway, gateway, numbered, prompt_of, until
+from tests.gateway.swarms.kit import ROOT, Gateway, gateway, numbered, parse, prompt_of, until
 
 
 def long_answer(body: dict[str, Any]) -> Text:
@@ -109,7 +110,9 @@ def test_a_reader_that_takes_nothing_slows_nobody_and_then_gets_every_fact(
             takes = asyncio.Event()
             takes.set()
             async with one.alice.events(f"{ROOT}/{id}/events", slow=takes) as events:
-                seen = [await anext(events) for _ in range(3)]
+                seen = [await anext(events)]
+                while seen[-1].kind != "call_closed":
+                    seen.append(await anext(events))  # the beginning, and some of what happens meanwhile
                 takes.clear()
                 stream = working(one, id).stream
                 assert stream is not None
@@ -121,6 +124,33 @@ def test_a_reader_that_takes_nothing_slows_nobody_and_then_gets_every_fact(
             assert facts == list(range(1, len(facts) + 1))
             assert "gap" in {event.kind for event in seen}
             assert seen[-1].data["status"] == "ok"
+
+    asyncio.run(main())
+
+
+def test_a_reader_that_was_with_it_and_falls_behind_gets_nothing_twice(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "journal.sqlite"
+        journal = SqliteJournal.create(path, run="r", name="n")
+        stream = Stream(journal, clock=lambda: 1.0, progress=Progress())
+
+        def say(count: int) -> None:
+            for _ in range(count):
+                stream.publish(Notice("Something happens."))
+
+        say(3)
+        chunks = sse.follow(stream, path, 1)
+        text = (await anext(chunks)).decode()
+        for count in (4, 1, sse.BOUND + 10, 2, sse.BOUND * 2, 5):
+            say(count)
+            text += (await anext(chunks)).decode()
+        stream.close()
+        text += b"".join([chunk async for chunk in chunks]).decode()
+        await journal.aclose()
+        events = [event for event in map(parse, text.split("\n\n")) if event is not None]
+        facts = [event.id for event in events if event.id is not None]
+        assert facts == list(range(2, stream.seq + 1))
+        assert [event.kind for event in events].count("gap") == 2
 
     asyncio.run(main())
 

@@ -41,7 +41,8 @@ async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> Async
             yield _BEAT
     stream = work.stream
     if stream is not None:
-        async with aclosing(_follow(work, stream, after, heartbeat)) as chunks:
+        journal = work.run.launch.folder.journal
+        async with aclosing(follow(stream, journal, after, heartbeat=heartbeat)) as chunks:
             async for chunk in chunks:
                 yield chunk
     await work.over.wait()
@@ -57,10 +58,11 @@ async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> Asy
     yield _end(kept)
 
 
-async def _follow(work: Work, stream: Stream, after: int, heartbeat: float) -> AsyncGenerator[bytes]:
-    journal = work.run.launch.folder.journal
+async def follow(stream: Stream, journal: Path, after: int, *, heartbeat: float = HEARTBEAT) -> AsyncGenerator[bytes]:
+    """A stream's events after number `after`, until it closes; what is no longer there is read from its journal."""
     items = stream.subscribe(bound=BOUND)
-    last, missed = after, stream.seq
+    missed = stream.seq
+    last = min(after, missed)
     try:
         while True:
             if missed > last:
@@ -72,8 +74,9 @@ async def _follow(work: Work, stream: Stream, after: int, heartbeat: float) -> A
             batch = await _some(items, heartbeat)
             if batch is None:
                 return
-            chunk, last = await _told(batch, stream, last)
-            yield chunk if batch else _BEAT
+            last = max([item.seq for item in batch if isinstance(item, Record)], default=last)
+            await stream.durable(last)
+            yield b"".join(_event(item, stream) for item in batch) or _BEAT
             if batch and isinstance(batch[-1], Gap):
                 missed = batch[-1].seq
     except JournalError:
@@ -95,15 +98,6 @@ async def _some(items: Subscription, heartbeat: float) -> list[Item] | None:
     while items.waiting and len(batch) < BATCH and not isinstance(batch[-1], Gap):
         batch.append(await anext(items))
     return batch
-
-
-async def _told(batch: list[Item], stream: Stream, last: int) -> tuple[bytes, int]:
-    """What of it comes after number `last`, once it is durable, and the number of the last fact then."""
-    fresh = [item for item in batch if not isinstance(item, Record) or item.seq > last]
-    last = max([item.seq for item in fresh if isinstance(item, Record)], default=last)
-    if last:
-        await stream.durable(min(last, stream.seq))
-    return b"".join(_event(item, stream) for item in fresh), last
 
 
 async def _from_journal(journal: Path, feed: Feed, after: int, until: int) -> AsyncGenerator[tuple[bytes, int]]:

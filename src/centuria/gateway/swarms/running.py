@@ -312,16 +312,21 @@ class Swarms:
     async def _attend(self, work: Work) -> None:
         """One swarm, to its end. Whatever goes wrong with it, the others go on."""
         try:
-            await work.perform(self._wall)
-        except Exception:  # the edge: it was told to its owner, and here is what the operator needs
-            _log.exception("%s failed", work.kept.id)
-        self._give_turn(work.kept.key)
-        try:
+            await self._perform(work)
             if work.kept.ended:
                 await self._put_away(work.kept)
         except Exception:  # the edge
             _log.exception("%s is not put away", work.kept.id)
-        del self._working[work.kept.id]
+        finally:
+            del self._working[work.kept.id]
+
+    async def _perform(self, work: Work) -> None:
+        try:
+            await work.perform(self._wall)
+        except Exception:  # the edge: it was told to its owner, and here is what the operator needs
+            _log.exception("%s failed", work.kept.id)
+        finally:
+            self._give_turn(work.kept.key)
 
     async def _put_away(self, kept: Kept) -> None:
         """Its document says how it ended. Where that cannot be kept, its folder still says it, at the next start."""

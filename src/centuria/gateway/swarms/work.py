@@ -47,9 +47,6 @@ class Work:
                 return
             report = await self.run.execute(begun=lambda stream: self.begun.set())
             self._conclude(report.status, report.cause, now())
-        except asyncio.CancelledError:
-            if not self.interrupted:
-                raise
         except Exception as caught:  # it is told to its owner, and to the log
             self._conclude("failed", _cause(first_of(caught)), now())
             raise
