@@ -84,7 +84,6 @@ def prompt_of(body: dict[str, Any]) -> str:
 class Analysts:
     """What every agent does: search, compute, write. `turns N` in a prompt sets how many turns use tools."""
 
-    gap: float = 0.03
     text: str = _REPORT
 
     def __call__(self, body: dict[str, Any]) -> Answer:
@@ -98,11 +97,9 @@ class Analysts:
                     ("web__search", f'{{"query": "{prompt[:40]}"}}'),
                     ("code__run_code", '{"code": "sum([40, 2])"}'),
                 )
-                return Calls(
-                    calls, text="I look it up first.", gap=self.gap, reasoning="The figures have to be from the report."
-                )
-            return Calls((("code__run_code", '{"code": "median([31.2, 24.8])"}'),), gap=self.gap)
-        return Text(self.text, gap=self.gap, piece=12)
+                return Calls(calls, text="I look it up first.", reasoning="The figures have to be from the report.")
+            return Calls((("code__run_code", '{"code": "median([31.2, 24.8])"}'),))
+        return Text(self.text, piece=12)
 
 
 @dataclass
@@ -178,6 +175,7 @@ async def served(
     script: Callable[[dict[str, Any]], Answer] | None = None,
     *,
     latency: tuple[float, float] = (0.1, 0.6),
+    gap: tuple[float, float] = (0.0, 0.0),
     tools: LocalToolHost | None = None,
     port: int = 0,
     refusals: Refusals | None = None,
@@ -186,7 +184,7 @@ async def served(
 ) -> AsyncIterator[Served]:
     """A gateway for the length of the block."""
     store = await furnished(MemoryStore())
-    provider = Provider(script or Analysts(), tariff=TARIFF, latency=latency)
+    provider = Provider(script or Analysts(), tariff=TARIFF, latency=latency, gap=gap)
     where = Endpoint("moonshot", "http://127.0.0.1:9/v1", MODEL)
     deployment = Deployment("fake/kimi", where, KIMI, concurrency=1_000, concurrency_written=True)
     known = GatewaySettings(models={MODEL: (deployment,)}, swarms=SwarmLimits(folder=folder / "runs", **limits))

@@ -33,7 +33,7 @@ export function spend() {
     if (!points.length) return;
     const from = points[0][0], to = Math.max(fold.working ? now : fold.endedAt ?? fold.at, from + 1);
     const close = fold.cap !== null && fold.spent > fold.cap * 0.3;
-    const top = Math.max(close ? fold.cap * 1.06 : fold.spent * 1.25, 1e6);
+    const top = Math.max(close ? fold.cap * 1.06 : fold.spent * 1.25, 1e9);
     const x = at => LEFT + area * (at - from) / (to - from), y = amount => base - (base - ABOVE) * amount / top;
     c.strokeStyle = colour.line;
     c.fillStyle = colour.soft;

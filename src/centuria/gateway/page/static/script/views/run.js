@@ -20,10 +20,12 @@ import { timeline } from "../parts/timeline.js";
 
 /** Milliseconds between two drawings of what changes. */
 const PAUSE = 120;
+/** What is not in sight is drawn so often only. */
+const ALL_EVERY = 8;
 
 export function runView({ parts: [id, agent], retitle }) {
   const fold = new Fold();
-  let panel = null, opener = null, state = "connecting", told = null, skew = 0, ended = false;
+  let panel = null, opener = null, state = "connecting", told = null, skew = 0, ended = false, count = 0;
   const here = "#/runs/" + encodeURIComponent(id);
   const go = (name, from) => { opener = from || null; location.hash = `${here}/agents/${encodeURIComponent(name)}`; };
   const leave = () => { location.hash = here; };
@@ -53,7 +55,6 @@ export function runView({ parts: [id, agent], retitle }) {
     el("div", { class: "stack", style: { marginBottom: "16px" } }, lost, cause), figures.node, watch);
 
   const now = () => Date.now() / 1000 - skew;
-  // What nobody can see is not drawn until it can be seen.
   const seen = new Set(all.map(part => part.node));
   const watcher = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting) seen.add(entry.target); else seen.delete(entry.target);
@@ -64,7 +65,8 @@ export function runView({ parts: [id, agent], retitle }) {
   const draw = paced(() => {
     const at = now();
     drawHead(at);
-    for (const part of all) if (part.node.hidden || seen.has(part.node)) part.update(fold, at);
+    const whole = count++ % ALL_EVERY === 0;
+    for (const part of all) if (whole || seen.has(part.node)) part.update(fold, at);
     panel?.update(at);
   }, PAUSE);
 
@@ -104,7 +106,7 @@ export function runView({ parts: [id, agent], retitle }) {
       lost.hidden = next !== "waiting" && next !== "refused";
       if (next === "waiting") lost.replaceChildren(`The connection to the gateway is lost; trying again in ${sec(detail)}. What you see is as of then. `, el("button", { type: "button", class: "button little", onclick: () => following.now() }, "Try now"));
       if (next === "refused") lost.replaceChildren(detail.status === 404 ? "There is no such swarm, or it belongs to another key." : detail.message);
-      if (next === "ended") ended = true;
+      if (next === "ended") { ended = true; count = 0; }
       draw();
     },
   });
