@@ -226,7 +226,7 @@ const FOLDS = {
       fold.slots.set(e.slot, e.agent);
       ticket.span = fold.spans.begin(e.slot, e.agent, "agent", "", at);
       if (row) row.slot = e.slot;
-    } else if (e.waited > 0.0005) {
+    } else if (e.waited > 0) {
       fold.spans.finish(fold.spans.begin(row?.slot ?? -1, e.agent, "wait", e.resource, at - e.waited), at, "granted");
     }
   },

@@ -5,7 +5,7 @@ import { ACTS, STATUSES, act, doingOf } from "../fold.js";
 import { clip, num } from "../format.js";
 
 /** Cells have names as long as they stay within so many rows. */
-const ROWS_BIG = 5, ROWS_NAMED = 13, DENSE_LIMIT = 3000;
+const ROWS_BIG = 5, ROWS_NAMED = 13, ROWS_MORE = 5, DENSE_LIMIT = 3000;
 const SIGNS = { ok: "✓", failed: "×", timeout: "◷", cancelled: "–", budget: "$", blocked: "‖", skipped: "·", running: "▸", ready: "·", waiting: "·" };
 /** What most ids begin with, up to a mark between words: small cells leave it out. */
 function beginning(order) {
@@ -49,7 +49,8 @@ export function grid({ open }) {
   function fit(count) {
     const wide = width.now || 800;
     const rows = least => Math.ceil(count / Math.max(1, Math.floor(wide / least)));
-    const now = rows(165) <= ROWS_BIG ? "big" : rows(117) <= ROWS_NAMED ? "named" : "dense";
+    const more = of => size === of ? ROWS_MORE : 0;  // what is open beside the cells does not change how they look
+    const now = rows(165) <= ROWS_BIG + more("big") ? "big" : rows(117) <= ROWS_NAMED + more("named") ? "named" : "dense";
     if (now === size) return;
     cells.dataset.size = size = now;
     for (const one of made) { one.said = ""; one.id = undefined; }

@@ -34,7 +34,7 @@ function row(key) {
     el("td", {}, el("div", { class: "title" }, el("strong", { class: "own" }, key.name), state), el("div", { class: "tiny soft mono" }, key.id)),
     el("td", { class: "wide", style: { minWidth: "90px" } }, key.budget_usd === null ? null : bar.node),
     el("td", { class: "n", "data-label": "spent" }, usd(key.spent_usd)), el("td", { class: "n", "data-label": "held" }, usd(key.held_usd)),
-    el("td", { class: "n", "data-label": "of" }, key.budget_usd === null ? "no cap" : cap(key.budget_usd)),
+    el("td", { class: "n", "data-label": key.budget_usd === null ? null : "of" }, key.budget_usd === null ? "no cap" : cap(key.budget_usd)),
     el("td", { class: "small soft wide" }, may),
-    el("td", { class: "n small soft", title: when(key.created) }, ago(key.created)));
+    el("td", { class: "n small soft", title: key.created ? when(key.created) : null }, key.created ? ago(key.created) : ""));
 }

@@ -104,7 +104,7 @@ export function runView({ parts: [id, agent], retitle }) {
       line.hidden = !LINES[next];
       mark(line, "data-status", next === "live" ? "ok" : next === "waiting" ? "failed" : null);
       lost.hidden = next !== "waiting" && next !== "refused";
-      if (next === "waiting") lost.replaceChildren(`The connection to the gateway is lost; trying again in ${sec(detail)}. What you see is as of then. `, el("button", { type: "button", class: "button little", onclick: () => following.now() }, "Try now"));
+      if (next === "waiting") lost.replaceChildren(`The connection to the gateway is lost; trying again in ${sec(Math.ceil(detail))}. What you see is as of then. `, el("button", { type: "button", class: "button little", onclick: () => following.now() }, "Try now"));
       if (next === "refused") lost.replaceChildren(detail.status === 404 ? "There is no such swarm, or it belongs to another key." : detail.message);
       if (next === "ended") { ended = true; count = 0; }
       draw();
