@@ -216,10 +216,7 @@ const FOLDS = {
     else unqueue(fold, e.ticket, ticket);
     ticket.granted = true;
     ticket.slot = e.slot;
-    resource.inUse += 1;
-    resource.granted += 1;
-    resource.peak = Math.max(resource.peak, resource.inUse);
-    resource.waits.add(e.waited);
+    had(resource, e.waited);
     const row = fold.find(e.agent);
     if (row) row.atGate = e.resource.startsWith("model:");
     if (e.resource === "agents") {
@@ -275,14 +272,16 @@ const FOLDS = {
     const row = fold.row(e.key.task), id = callId(e.key), before = row.calls.get(id);
     row.turn = Math.max(row.turn, e.key.turn + 1);
     if (e.call === "tool") row.tools += 1; else { row.atGate = false; fold.calls += 1; }
-    if (before) fold.spans.finish(before.span, at, "superseded");
-    row.calls.set(id, { call: e.call, name: e.name, attempt: e.attempt, at, span: fold.spans.begin(row.slot ?? -1, row.id, e.call, e.name, at) });
+    if (before) { fold.spans.finish(before.span, at, "superseded"); gaveBack(fold, before); }
+    const span = fold.spans.begin(row.slot ?? -1, row.id, e.call, e.name, at), slots = e.slots || [];
+    row.calls.set(id, { call: e.call, name: e.name, attempt: e.attempt, at, span, slots });
+    for (const name of slots) had(fold.resource(name), 0);
     const hold = fold.holds.get(e.hold);
     if (hold) hold.task = row.id;
   },
   call_closed(fold, e, at) {
     const row = fold.row(e.key.task), id = callId(e.key), open = row.calls.get(id);
-    if (open && open.attempt === e.attempt) { row.calls.delete(id); fold.spans.finish(open.span, at, e.end); }
+    if (open && open.attempt === e.attempt) { row.calls.delete(id); fold.spans.finish(open.span, at, e.end); gaveBack(fold, open); }
     if (row.state !== "ended") row.cost += e.cost || 0;
     if (e.key.position > 0) return;
     if (e.end === "done") fold.modelTimes.add(e.total_s); else fold.lost += 1;
@@ -303,6 +302,16 @@ const FOLDS = {
 };
 
 export const callId = key => `${key.task}/${key.epoch}/${key.turn}/${key.position}`;
+
+/** A slot is taken. A call tells itself of those that it had without a wait, and has them until it ends. */
+function had(resource, waited) {
+  resource.inUse += 1;
+  resource.granted += 1;
+  resource.peak = Math.max(resource.peak, resource.inUse);
+  resource.waits.add(waited);
+}
+
+function gaveBack(fold, call) { for (const name of call.slots) fold.resource(name).inUse -= 1; }
 
 function unqueue(fold, number, ticket) {
   fold.resource(ticket.resource).waiting -= 1;
