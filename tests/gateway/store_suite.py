@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import random
 from dataclasses import replace
 
 import pytest
@@ -166,6 +167,37 @@ class StoreSuite:
         assert await balance(store) == Balance(spent=7 * CENT, held=43 * CENT)
         await store.return_leases("g")
         assert await balance(store) == Balance(spent=7 * CENT, held=3 * CENT)
+
+    @pytest.mark.parametrize("seed", range(4))
+    async def test_whatever_gateways_do_a_budget_holds_as_long_as_each_spends_what_it_leased(
+        self, store: Store, seed: int
+    ) -> None:
+        dice = random.Random(seed)
+        budget = 40 * CENT
+        await with_key(store, budget)
+        #: What each gateway believes to have, also when it was taken for dead.
+        purses = {"g1": 0, "g2": 0, "g3": 0}
+        paid = 0
+        for number in range(150):
+            gateway = dice.choice(list(purses))
+            match dice.randrange(8):
+                case 0 | 1:
+                    least = dice.randint(1, 8 * CENT)
+                    purses[gateway] += (await store.extend_lease(gateway, "k1", least, least * 2)).granted
+                case 2:
+                    await store.hold_leases(gateway)
+                case 3:
+                    await store.return_leases(gateway)
+                    purses[gateway] = 0
+                case _:
+                    cost = dice.randint(0, min(purses[gateway], CENT))
+                    held = dice.randint(0, min(purses[gateway] - cost, CENT // 10))
+                    await store.write(gateway, [attempt(f"r{number}", "k1", cost, held=held)])
+                    purses[gateway] -= cost + held
+                    paid += cost + held
+            money = await balance(store)
+            assert min(money.spent, money.held, money.leased) >= 0
+            assert money.spent + money.held + money.leased == paid + sum(purses.values()) <= budget
 
     # -- attempts -----------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import sqlite3
+import time
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +18,7 @@ from centuria.gateway import rowwriter
 from centuria.gateway.books import Books, Reservation
 from centuria.gateway.ports import Balance, Key
 from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.store.sqlite import SqliteStore
 from centuria.messages import DOLLAR
 from centuria.testing.clock import virtual_clock
 from centuria.testing.gateway import MemoryStore
@@ -262,6 +267,30 @@ async def test_a_store_that_does_not_answer_in_time_is_unavailable_rather_than_w
         with pytest.raises(StoreUnavailable, match="did not answer within 3 s"):
             await books.reserve(key, CENT, patience=3)
         store.gate.set()
+
+
+async def test_a_file_that_another_program_holds_is_waited_for_and_nothing_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rowwriter, "RETRY", 0.02)
+    path = tmp_path / "gateway.db"
+    store = SqliteStore(path, patience=0.02)
+    key = await with_key(store)
+    async with Books(store, gateway="g", wall=time.time) as books, asyncio.timeout(60):
+        reservations = [await books.reserve(key, CENT, patience=1) for _ in range(4)]
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            for number, reservation in enumerate(reservations):
+                books.settle(reservation, attempt(f"r{number}", "k1", CENT))
+            while books.failing_since is None:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            with pytest.raises(StoreUnavailable, match="locked"):
+                await books.reserve(key, CENT, patience=1)
+            other.execute("ROLLBACK")
+        await books.flush()
+        books.release(await books.reserve(key, CENT, patience=1))
+    assert await balance(store) == Balance(spent=4 * CENT)
+    await store.aclose()
 
 
 @virtual_clock

@@ -29,6 +29,8 @@ _HEARD_FOR = 1.0
 #: Seconds between two signs of life, and after which a key that does nothing gives its lease back.
 _BEAT = 15
 _IDLE = 30
+#: Leases that go back in one second: each is a commit of its own.
+_AT_ONCE = 20
 #: Seconds that the end waits for the store.
 _END = 10.0
 
@@ -253,8 +255,9 @@ class Books:
     async def _give_back_idle(self) -> None:
         """So that other gateways can have it, and a crash holds little. Also takes away what an attempt that cost more
         than its reservation, or an answer of the store that was lost, has left of a lease."""
-        for desk in list(self._desks.values()):
-            if self._seconds - desk.touched >= _IDLE and not self._rows.pending and _is_idle(desk):
+        idle = [desk for desk in self._desks.values() if self._seconds - desk.touched >= _IDLE]
+        for desk in idle[:_AT_ONCE]:
+            if not self._rows.pending and _is_idle(desk):
                 await self._give_back(desk)
 
     async def _give_back(self, desk: _Desk) -> None:
@@ -276,11 +279,12 @@ class Books:
                 await self.flush()
                 if self._asking:
                     await asyncio.wait(self._asking)
-                for desk in list(self._desks.values()):
-                    if _is_idle(desk):
-                        await self._give_back(desk)
-                if not self._desks:
+                idle = [desk for desk in self._desks.values() if _is_idle(desk)]
+                if len(idle) == len(self._desks):
                     await self._store.return_leases(self._gateway)
+                else:
+                    for desk in idle:
+                        await self._give_back(desk)
         except TimeoutError:
             paid = self._rows.unpaid() / DOLLAR
             _log.error("%d rows ($%.4f) could not be written; the store will hold leases", self._rows.pending, paid)

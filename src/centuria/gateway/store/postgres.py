@@ -65,10 +65,10 @@ class PostgresStore:
             pool = await asyncpg.create_pool(
                 url, min_size=1, max_size=_CONNECTIONS, timeout=_PATIENCE, command_timeout=_PATIENCE
             )
-        except (ValueError, asyncpg.InterfaceError) as error:
+        except (ValueError, asyncpg.InterfaceError):
             raise ConfigurationError(
                 "The URL of the store is no PostgreSQL URL.", remedy="Write postgresql://USER:PASSWORD@HOST/DATABASE."
-            ) from error
+            ) from None  # its text has the URL in it
         except (asyncpg.PostgresError, OSError) as error:
             raise _unavailable(error) from error
         store = cls(pool)
