@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import secrets
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -181,7 +182,7 @@ class Books:
         self._tell(desk, desk.account.wait(ticket, amount))
         taken = False
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout(None if patience == math.inf else patience):
                 answer = await future
             if answer is True:
                 taken = True
