@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from centuria.errors import ConfigurationError
+from centuria.gateway import openapi
 from centuria.gateway.app import App
 from centuria.gateway.books import Books
 from centuria.gateway.chat.funnel import Funnel
@@ -90,7 +91,7 @@ class Gateway:
             self.swarms = await stack.enter_async_context(swarms)
             page = Page(self.ring, self.store)
             rooms = [*chat.routes(), *tools.routes(), *swarms.routes(), *page.routes()]
-            self.router = Router([*rooms, *self._own_routes()])
+            self.router = Router([*rooms, *openapi.routes(), *self._own_routes()])
             self.app = App(settings, self.router, page.ring)
             self._stack = stack.pop_all()
         return self

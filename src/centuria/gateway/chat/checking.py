@@ -89,15 +89,13 @@ def written(fields: Mapping[str, Any]) -> bytes:
 def _models(model: Any, models: Any) -> tuple[str, ...]:
     if models is None:
         names: list[Any] = [model]
-    elif isinstance(models, list) and models:
+    elif isinstance(models, list) and 0 < len(models) <= _MODELS:
         names = ([] if model is None else [model]) + models
     else:
-        raise bad_request("`models` must be a list of models, the first choice first.", param="models")
+        raise bad_request(f"`models` must be a list of 1 to {_MODELS} models, the first choice first.", param="models")
     for name in names:
         if not isinstance(name, str) or not name or len(name) > _NAME:
             raise bad_request("`model` must be the name of a model.", param="model", remedy="See GET /v1/models.")
-    if len(names) > _MODELS:
-        raise bad_request(f"`models` names more than {_MODELS} models.", param="models")
     return tuple(dict.fromkeys(names))
 
 
@@ -113,16 +111,18 @@ def _wants_usage(fields: Mapping[str, Any]) -> bool:
     return options.get("include_usage") is True
 
 
-def _max_tokens(fields: Mapping[str, Any]) -> int | None:
+def _max_tokens(fields: dict[str, Any]) -> int | None:
     """The larger of both limits: which of them an upstream obeys is its own affair."""
     limits = [_count(fields, name, _MOST_TOKENS) for name in ("max_tokens", "max_completion_tokens")]
     return max((limit for limit in limits if limit is not None), default=None)
 
 
-def _count(fields: Mapping[str, Any], name: str, most: int) -> int | None:
+def _count(fields: dict[str, Any], name: str, most: int) -> int | None:
     value = fields.get(name)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = fields[name] = int(value)  # 4096.0 is a whole number in JSON, and some upstreams do not know that
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
         raise bad_request(f"`{name}` must be a whole number from 1 to {most:,}.", param=name)
     return value
@@ -156,7 +156,8 @@ def _check_cost(fields: Mapping[str, Any]) -> int:
     """Refuse what would cost more than tokens do; the size of a predicted answer."""
     for name, harmless in _UNPRICED.items():
         value = fields.get(name)
-        if value is not None and value not in harmless:
+        # 0 is equal to false, and is not what an upstream takes for it.
+        if value is not None and not any(value is one or (isinstance(value, str) and value == one) for one in harmless):
             raise bad_request(f"`{name}` is not passed on: what it costs is not known.", param=name)
     modalities = fields.get("modalities")
     if modalities is not None and modalities != ["text"]:

@@ -163,6 +163,8 @@ def _number(entry: Mapping[str, Any], field: str, place: str, least: int, most: 
     value = entry.get(field)
     if value is None:
         return None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise bad_request(f"`{field}` is a whole number from {least} to {most:,}.", param=f"{place}.{field}")
     return value
