@@ -25,7 +25,8 @@ def serve(options: argparse.Namespace) -> int:
     """`centuria serve`."""
     import uvloop
 
-    logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    logging.getLogger("centuria").setLevel(logging.INFO)
     env = _environment(options)
     rehearse = options.rehearse
     if options.config is None and not rehearse:

@@ -21,6 +21,7 @@ from centuria.gateway.books import Books
 from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.chat.routes import ChatRoutes
 from centuria.gateway.keys import KeyRing
+from centuria.gateway.mcp import McpServing
 from centuria.gateway.metrics import Sample, Tally
 from centuria.gateway.page.service import Page
 from centuria.gateway.ports import Store
@@ -89,9 +90,10 @@ class Gateway:
             tools = ToolRoutes(self.tools, self.store, settings)
             swarms = SwarmService(settings, self.store, self.funnel.ask, self.tools, wall=self._wall)
             self.swarms = await stack.enter_async_context(swarms)
+            mcp = await stack.enter_async_context(McpServing(self.tools, settings, swarms.run_swarm))
             page = Page(self.ring, self.store)
             rooms = [*chat.routes(), *tools.routes(), *swarms.routes(), *page.routes()]
-            self.router = Router([*rooms, *openapi.routes(), *self._own_routes()])
+            self.router = Router([*rooms, *openapi.routes(), *self._own_routes()], [mcp.mount()])
             self.app = App(settings, self.router, page.ring)
             self._stack = stack.pop_all()
         return self
