@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -55,7 +56,16 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
             file=sys.stderr,
             flush=True,
         )
+        _settle_memory()
         await gateway.serve(listener)
+
+
+def _settle_memory() -> None:
+    """What is there now stays: the collector need not look at it again, and looks less often at what comes and goes.
+    It would take a tenth of a request's time otherwise."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(10_000, 20, 20)
 
 
 def _environment(options: argparse.Namespace) -> Mapping[str, str]:

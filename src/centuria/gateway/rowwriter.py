@@ -19,8 +19,9 @@ _log = logging.getLogger("centuria.gateway")
 MOST_PENDING = 10_000
 #: Rows in one transaction.
 _GROUP = 1_000
-#: Seconds between two transactions, for what is settled meanwhile.
-GATHER = 0.01
+#: Seconds between two transactions, for what is settled meanwhile: in groups of hundreds a row costs a third of what it
+#: costs in one of ten. Whatever a crash takes of them, the lease holds.
+GATHER = 0.1
 #: Seconds between two tries of a store that fails.
 RETRY = 1.0
 
