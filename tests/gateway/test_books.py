@@ -18,6 +18,7 @@ from centuria.gateway import rowwriter
 from centuria.gateway.books import Books, Reservation
 from centuria.gateway.ports import Balance, Key
 from centuria.gateway.problems import StoreUnavailable
+from centuria.gateway.rowwriter import GATHER
 from centuria.gateway.store.sqlite import SqliteStore
 from centuria.messages import DOLLAR
 from centuria.testing.clock import virtual_clock
@@ -235,7 +236,7 @@ async def test_while_rows_cannot_be_written_nothing_is_reserved_and_then_it_goes
             await books.reserve(key, CENT, patience=1)
         assert caught.value.remedy == "Free some space."
         assert books.pending() == 2
-        assert books.failing_since == pytest.approx(1_000, abs=0.1)
+        assert books.failing_since == pytest.approx(1_000, abs=2 * GATHER)
         store.fault = None
         async with asyncio.timeout(1.1):
             await books.flush()

@@ -142,7 +142,8 @@ class Presence:
         self._gone = False
 
     def watch(self) -> None:
-        self._task = asyncio.current_task()
+        # Without its loop, finding the task costs a system call on Python 3.11.
+        self._task = asyncio.current_task(getattr(self._connection, "loop", None))
         if self._connection is not None:
             self._connection.when_lost(self._left)
         else:

@@ -146,6 +146,7 @@ class Attempt:
         self._timeouts = timeouts
         self._deadlines = deadlines
         self._wall = wall
+        self._now = upstream.lane.now
         self._ended = ended
         self._relay = StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret)
         self._reservation: Reservation | None = None
@@ -177,14 +178,14 @@ class Attempt:
 
     async def _begin(self, patience: float) -> None:
         call, lane = self.call, self.upstream.lane
-        now = _now()
+        now = self._now()
         self._reservation = await self._books.reserve(call.key, self.terms.amount, patience=patience)
         self._place = place = lane.enter(
             call.key.id, call.agent, priority=call.priority, tokens=self.terms.tokens, deadline=now + patience
         )
         await place.__aenter__()
         self.queued = place.queued
-        self._at, self._began, self.sent = self._wall(), _now(), True
+        self._at, self._began, self.sent = self._wall(), self._now(), True
         self._ends = min(call.deadline, self._began + self._timeouts.model_total(self.terms.output))
         exchange = self._transport.send(
             HttpRequest("POST", self.upstream.url, self.upstream.headers, self.terms.body, self._timeouts.connect)
@@ -205,7 +206,7 @@ class Attempt:
                 self._first = as_stream(self.body, keep_usage=call.wants_usage)
             else:
                 await self._read_first()
-        self._first_token = _now() - self._began
+        self._first_token = self._now() - self._began
 
     async def _read_whole(self) -> None:
         assert self._reader is not None
@@ -328,13 +329,13 @@ class Attempt:
         """A wait of this attempt, so long at most, and not beyond its end."""
         if self._aborted:
             raise self._late()
-        self._wait = self._deadlines.until(min(self._ends, _now() + seconds), self._late)
+        self._wait = self._deadlines.until(min(self._ends, self._now() + seconds), self._late)
         return self._wait
 
     def _late(self) -> ModelError:
         if self._aborted:
             return ModelUnavailable("The gateway is shutting down.", kind="shutdown")
-        if _now() >= self._ends:
+        if self._now() >= self._ends:
             return ModelUnavailable("The answer was not whole in time.", kind="total")
         if self._first_token is None:
             return ModelUnavailable(f"No token came within {self._timeouts.first_token:g} s.", kind="first_token")
@@ -440,7 +441,7 @@ class Attempt:
             held=held,
             queued_ms=round(1000 * self.queued, 3),
             first_token_ms=None if self._first_token is None else round(1000 * self._first_token, 3),
-            total_ms=round(1000 * (_now() - self._began), 3),
+            total_ms=round(1000 * (self._now() - self._began), 3),
             error=error[:500],
         )
         self._books.settle(reservation, row)
@@ -450,7 +451,3 @@ class Attempt:
 def frame(problem: Problem) -> bytes:
     """A problem as the last event of a stream."""
     return b"data: " + problem.body() + b"\n\n"
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

@@ -21,6 +21,7 @@ class Deadlines:
     """Every wait of one event loop. The timer runs while there is one."""
 
     def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
         self._waits: set[Wait] = set()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -34,16 +35,15 @@ class Deadlines:
             self._timer = None
 
     def _look(self) -> None:
-        loop = asyncio.get_running_loop()
-        now = loop.time()
+        now = self._loop.time()
         for wait in [wait for wait in self._waits if wait.at <= now]:
             wait.end()
-        self._timer = loop.call_later(TICK, self._look) if self._waits else None
+        self._timer = self._loop.call_later(TICK, self._look) if self._waits else None
 
     def _add(self, wait: Wait) -> None:
         self._waits.add(wait)
         if self._timer is None:
-            self._timer = asyncio.get_running_loop().call_later(TICK, self._look)
+            self._timer = self._loop.call_later(TICK, self._look)
 
 
 class Wait:
@@ -66,7 +66,7 @@ class Wait:
             self._task.cancel()
 
     def __enter__(self) -> Wait:
-        self._task = asyncio.current_task()
+        self._task = asyncio.current_task(self._deadlines._loop)
         self._deadlines._add(self)
         return self
 

@@ -128,6 +128,8 @@ class Funnel:
         self._dice = dice
         self._wall = wall
         self._ended = ended
+        #: The loop's clock. Finding the loop anew each time costs a system call on Python 3.11.
+        self.now = asyncio.get_running_loop().time
         self._retry = retry or RetryPolicy(max_wait=settings.caps.queue)
         self.rates = KeyRates(settings.caps)
         self.models: Mapping[str, Sequence[Upstream]] = {
@@ -202,7 +204,7 @@ class Funnel:
             call.agent,
             priority=call.priority,
             tokens=largest,
-            deadline=min(call.deadline, _now() + caps.queue),
+            deadline=min(call.deadline, self.now() + caps.queue),
         )
         try:
             attempt, attempts = await self._attempts(call, choices)
@@ -218,7 +220,7 @@ class Funnel:
         problem: Problem | None = None
         while True:
             choice = self._next(choices, call)
-            late = problem is not None and _now() >= call.deadline
+            late = problem is not None and self.now() >= call.deadline
             if choice is None or attempts >= most or late:
                 raise problem or unavailable("No upstream of this model can be asked.")
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
@@ -270,7 +272,7 @@ class Funnel:
     async def _try(self, attempt: Attempt, call: ChatCall) -> None:
         self._live.add(attempt)
         try:
-            await attempt.begin(patience=max(0.0, min(self._settings.caps.queue, call.deadline - _now())))
+            await attempt.begin(patience=max(0.0, min(self._settings.caps.queue, call.deadline - self.now())))
         except BudgetExceeded as error:
             self._live.discard(attempt)
             raise out_of_budget(error.message, error.remedy) from None
@@ -302,7 +304,7 @@ class Funnel:
         if spends_no_retry(error):
             return  # the gate of its lane is where it waits
         delay = self._retry.delay(failures, error, self._dice())
-        if delay is None or _now() + delay >= call.deadline:
+        if delay is None or self.now() + delay >= call.deadline:
             raise problem
         await asyncio.sleep(delay)  # holding neither money nor a place
 
@@ -347,7 +349,7 @@ class Funnel:
         there = [choice for choice in choices if not choice.out]
         if len(there) < 2:
             return there[0] if there else None
-        now = _now()
+        now = self.now()
 
         def order(choice: _Choice) -> tuple[bool, int, int, bool, float]:
             lane = choice.upstream.lane
@@ -369,7 +371,3 @@ def _no_usage(error: ModelRefused) -> bool:
 
 def _shutting_down() -> Problem:
     return unavailable("The gateway is shutting down.", code="shutting_down")
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

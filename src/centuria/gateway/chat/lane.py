@@ -39,7 +39,8 @@ class _Waiter:
 
 
 class Lane:
-    """`dice` is in [0, 1); `wall` is seconds since 1970, for resets that are a point in time."""
+    """Made in the loop that it works in. `dice` is in [0, 1); `wall` is seconds since 1970, for resets that are a point
+    in time."""
 
     def __init__(
         self, deployment: Deployment, caps: Caps, *, dice: Callable[[], float], wall: Callable[[], float]
@@ -54,6 +55,8 @@ class Lane:
         self.queue = FairQueue(most=caps.waiting_all, most_each=caps.waiting)
         self._dice = dice
         self._wall = wall
+        self._loop = asyncio.get_running_loop()
+        self.now = self._loop.time
         self._tickets = count(1)
         self._waiters: dict[int, _Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -68,7 +71,7 @@ class Lane:
 
     def denial(self, tokens: int) -> ModelDenied | None:
         """Why nothing like this is sent within the time that a request may wait: cooling down, or broken."""
-        return self.governor.denial(tokens, _now())
+        return self.governor.denial(tokens, self.now())
 
     def enter(self, group: str, member: str, *, priority: int, tokens: int, deadline: float) -> Place:
         """A place for the length of an `async with`. Entering raises `ModelDenied` and `Problem` (no place in time)."""
@@ -77,7 +80,7 @@ class Lane:
     # -- a place ------------------------------------------------------------------------------------------------------
 
     async def _wait(self, place: Place) -> int:
-        now = _now()
+        now = self.now()
         if not self._begun:
             self._begun = True
             self.governor.begin(now=now)
@@ -94,7 +97,7 @@ class Lane:
             raise self._too_late(place)
         if not self.queue.add(ticket, place.group, place.member, priority=place.priority, now=now):
             raise self._full(place.tokens)
-        waiter = self._waiters[ticket] = _Waiter(place.tokens, asyncio.get_running_loop().create_future())
+        waiter = self._waiters[ticket] = _Waiter(place.tokens, self._loop.create_future())
         try:
             self._pump()
             async with asyncio.timeout_at(place.deadline):
@@ -110,12 +113,12 @@ class Lane:
         """Whoever waited has gone, perhaps in the very tick in which it was let in."""
         self._waiters.pop(ticket, None)
         self.queue.remove(ticket)
-        self.governor.abandoned(ticket, now=_now())
+        self.governor.abandoned(ticket, now=self.now())
         self._pump()
 
     def _pump(self) -> None:
         """Let in whoever is next, as long as the governor lets anyone in."""
-        now = _now()
+        now = self.now()
         while (ticket := self.queue.first()) is not None:
             waiter = self._waiters[ticket]
             denial = self.governor.denial(waiter.tokens, now)
@@ -135,7 +138,7 @@ class Lane:
                 waiter.woken.set_exception(denial)
 
     def _refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
-        now = _now()
+        now = self.now()
         if error.retry_after is None and verdict(error) == "denied":
             error = self._with_an_end(error, now)
         self.governor.refused(ticket, error, self.stated(headers), now=now, dice=self._dice())
@@ -160,7 +163,7 @@ class Lane:
             self._timer.cancel()
             self._timer = None
         if seconds < 1e9:
-            self._timer = asyncio.get_running_loop().call_later(max(seconds, _TICK), self._pump)
+            self._timer = self._loop.call_later(max(seconds, _TICK), self._pump)
 
     def _full(self, tokens: int) -> Problem:
         return overloaded(f"Too many requests wait for {self.deployment.endpoint.model}.", self._soon(tokens))
@@ -171,7 +174,7 @@ class Lane:
 
     def _soon(self, tokens: int) -> float:
         """When somebody will be let in, as far as that is known."""
-        delay = self.governor.delay(tokens, _now())
+        delay = self.governor.delay(tokens, self.now())
         return 1.0 if delay is None or math.isinf(delay.seconds) else delay.seconds
 
     def stated(self, headers: Mapping[str, str] | None) -> Stated:
@@ -203,10 +206,10 @@ class Place:
         self._over = True
 
     async def __aenter__(self) -> Self:
-        began = _now()
+        began = self._lane.now()
         self._ticket = await self._lane._wait(self)
         self._over = False
-        self.queued = _now() - began
+        self.queued = self._lane.now() - began
         return self
 
     async def __aexit__(
@@ -220,7 +223,7 @@ class Place:
         """The status line says success."""
         if not self._over:
             self._lane._denials = 0
-            self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=_now())
+            self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=self._lane.now())
             if self._lane._waiters:  # it may have made room for more
                 self._lane._pump()
 
@@ -229,7 +232,7 @@ class Place:
         if not self._over:
             self._over = True
             tokens = None if usage is None else usage.prompt + usage.output
-            self._lane.governor.succeeded(self._ticket, tokens, NOTHING, now=_now())
+            self._lane.governor.succeeded(self._ticket, tokens, NOTHING, now=self._lane.now())
             self._lane._pump()
 
     def failed(self, error: ModelError, headers: Mapping[str, str] | None = None) -> None:
@@ -242,9 +245,5 @@ class Place:
         """Whatever was not told an end was given up."""
         if not self._over:
             self._over = True
-            self._lane.governor.abandoned(self._ticket, now=_now())
+            self._lane.governor.abandoned(self._ticket, now=self._lane.now())
             self._lane._pump()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

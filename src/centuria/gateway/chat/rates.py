@@ -27,7 +27,8 @@ class _Waiter:
 class _Meter:
     """One key's limits."""
 
-    def __init__(self, key: Key, caps: Caps) -> None:
+    def __init__(self, key: Key, caps: Caps, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
         self.limits = (key.rpm, key.tpm)
         self.rates = Rates(RateLimits(requests=key.rpm, tokens=key.tpm), _SHARE)
         self.queue = FairQueue(most=caps.waiting, most_each=caps.waiting)
@@ -45,7 +46,7 @@ class _Meter:
         return seconds
 
     def pump(self) -> None:
-        now = asyncio.get_running_loop().time()
+        now = self._loop.time()
         while (ticket := self.queue.first()) is not None:
             waiter = self.waiters[ticket]
             seconds = self.rates.wait(waiter.tokens, now)[0]
@@ -61,7 +62,7 @@ class _Meter:
     def _arm(self, seconds: float) -> None:
         if self.timer is not None:
             self.timer.cancel()
-        self.timer = asyncio.get_running_loop().call_later(max(seconds, _TICK), self.pump)
+        self.timer = self._loop.call_later(max(seconds, _TICK), self.pump)
 
 
 class KeyRates:
@@ -69,6 +70,8 @@ class KeyRates:
 
     def __init__(self, caps: Caps) -> None:
         self._caps = caps
+        self._loop = asyncio.get_running_loop()
+        self._now = self._loop.time
         self._meters: dict[str, _Meter] = {}
         self._tickets = count(1)
 
@@ -77,7 +80,7 @@ class KeyRates:
         if key.rpm is None and key.tpm is None:
             return
         meter = self._meter(key)
-        now = asyncio.get_running_loop().time()
+        now = self._now()
         seconds = meter.wait(tokens, now)
         if seconds <= 0 and not meter.waiters:
             meter.rates.take(tokens, now)
@@ -85,7 +88,7 @@ class KeyRates:
         ticket = next(self._tickets)
         if now + seconds > deadline or not meter.queue.add(ticket, agent, "", priority=priority, now=now):
             raise rate_limited(_said(key), seconds)
-        waiter = meter.waiters[ticket] = _Waiter(tokens, asyncio.get_running_loop().create_future())
+        waiter = meter.waiters[ticket] = _Waiter(tokens, self._loop.create_future())
         try:
             meter.pump()
             async with asyncio.timeout_at(deadline):
@@ -97,14 +100,14 @@ class KeyRates:
                 self.give_back(key, tokens, 0)
             meter.pump()
             if isinstance(error, TimeoutError):
-                raise rate_limited(_said(key), meter.wait(tokens, asyncio.get_running_loop().time())) from None
+                raise rate_limited(_said(key), meter.wait(tokens, self._now())) from None
             raise
 
     def give_back(self, key: Key, taken: int, used: int) -> None:
         """A request has used that many of the tokens that it was admitted with."""
         meter = self._meters.get(key.id)
         if meter is not None:
-            meter.rates.give_back(taken, used, asyncio.get_running_loop().time())
+            meter.rates.give_back(taken, used, self._now())
             if meter.waiters:
                 meter.pump()
 
@@ -113,7 +116,7 @@ class KeyRates:
         meter = self._meters.get(key.id)
         if meter is None:
             return {}
-        now, found = asyncio.get_running_loop().time(), {}
+        now, found = self._now(), {}
         for name, bucket in meter.rates.buckets.items():
             left = max(0, int(bucket.level_at(now)))
             found[f"x-ratelimit-limit-{name}"] = str(int(bucket.limit))
@@ -129,7 +132,7 @@ class KeyRates:
     def _meter(self, key: Key) -> _Meter:
         meter = self._meters.get(key.id)
         if meter is None or meter.limits != (key.rpm, key.tpm):
-            meter = self._meters[key.id] = _Meter(key, self._caps)
+            meter = self._meters[key.id] = _Meter(key, self._caps, self._loop)
         return meter
 
 

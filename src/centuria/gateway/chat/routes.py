@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -37,7 +36,7 @@ class ChatRoutes:
     async def complete(self, request: Request) -> Reply | Streaming:
         """One answer, whole or as a stream."""
         question = check(parse(request.body))
-        call = call_of(request, question, self._caps)
+        call = call_of(request, question, self._funnel.now() + self._caps.request)
         if question.mcp_tools is not None:
             if self._with_tools is None:
                 raise bad_request("This gateway has no tools.", param="mcp_tools")
@@ -63,14 +62,17 @@ class ChatRoutes:
         return Reply.of(_model(name, visible[name]))
 
 
-def call_of(request: Request, question: Question, caps: Caps) -> ChatCall:
-    """The request as the funnel takes it. Raises `Problem` (400) for headers that cannot be."""
+def call_of(request: Request, question: Question, deadline: float) -> ChatCall:
+    """The request as the funnel takes it, to be answered until `deadline` (the loop's clock).
+
+    Raises `Problem` (400) for headers that cannot be.
+    """
     return ChatCall(
         request=request.id,
         key=request.key,
         models=question.models,
         fields=question.fields,
-        deadline=asyncio.get_running_loop().time() + caps.request,
+        deadline=deadline,
         agent=agent_of(request),
         priority=priority_of(request),
         stream=question.stream,
