@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from centuria.core.rates import MINUTE, Bucket, rate_that_worked
 from centuria.events import GateClosed, GateOpened
 
+_CALM = (0.0, "")
 #: Seconds within which a refusal would have come.
 ANSWER = 1.0
 #: A pace starts at this share of the rate that worked. Each request that waited for it adds so many a second: it
@@ -48,6 +49,8 @@ class Gate:
 
     def wait(self, now: float) -> tuple[float, str]:
         """Seconds until one request may pass, and why."""
+        if self.until is None and self.pace is None and self.ramp is None:
+            return _CALM
         if self.until is not None and now < self.until:
             return self.until - now, self.reason
         waits = [(0.0, "")]

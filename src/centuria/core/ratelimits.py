@@ -53,7 +53,7 @@ class Stated:
     reset: float | None = None
 
     def __bool__(self) -> bool:
-        return self != NOTHING
+        return self is not NOTHING and self != NOTHING
 
 
 NOTHING = Stated()

@@ -133,6 +133,8 @@ class Rates:
 
     def wait(self, tokens: int, now: float) -> tuple[float, str]:
         """Seconds until a request of this many tokens may go, and what it waits for."""
+        if self.window.left is None and not self.buckets:
+            return 0.0, ""
         waits = [(self.window.wait(now), "the upstream's window of requests")]
         for name, bucket in self.buckets.items():
             waits.append((bucket.wait(_amount(name, tokens), now), _named(name, bucket)))

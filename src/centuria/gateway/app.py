@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from functools import lru_cache
+from itertools import count
 from typing import Any
 from urllib.parse import quote, urlsplit
 
@@ -39,6 +41,8 @@ _log = logging.getLogger("centuria.gateway")
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 #: Nobody is to guess types, and nothing here is to be kept by caches between.
 _ALWAYS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
+#: Requests are numbered within a process, which no other one is named like.
+_PROCESS, _REQUESTS = secrets.token_hex(8), count(1)
 #: Answers that have no body by their status.
 _BODILESS = frozenset({204, 304})
 
@@ -192,8 +196,9 @@ async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
 
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
     sent = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
-    sent |= {name.lower(): value for name, value in answer.headers.items()}
-    headers = [(name.encode("latin-1"), _header(value)) for name, value in sent.items()]
+    for name, value in answer.headers.items():
+        sent[name.lower()] = value
+    headers = [(_name_of(name), _header(value)) for name, value in sent.items()]
     if isinstance(answer, Reply) and answer.status not in _BODILESS:
         headers.append((b"content-length", str(len(answer.body)).encode()))
     start = {"type": "http.response.start", "status": answer.status, "headers": headers}
@@ -208,6 +213,11 @@ async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None
     else:
         await send(start)
         await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+
+
+@lru_cache(1_000)
+def _name_of(name: str) -> bytes:
+    return name.encode("latin-1")
 
 
 def _header(value: str) -> bytes:
@@ -231,7 +241,7 @@ def _request(scope: Scope) -> Request:
     client = scope.get("client") or ("", 0)
     raw = scope.get("raw_path")
     path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
-    id = f"req-{secrets.token_hex(12)}"
+    id = f"req-{_PROCESS}{next(_REQUESTS):010x}"
     secure = scope.get("scheme") == "https"
     return Request(scope["method"], path, headers, scope.get("query_string", b""), client[0], id, secure=secure)
 

@@ -140,6 +140,10 @@ class Mount:
     app: Asgi
 
 
+_NONE: Mapping[str, Route] = {}
+_NO_PARTS: Mapping[str, str] = {}
+
+
 class Router:
     """Routes by path and method."""
 
@@ -156,6 +160,9 @@ class Router:
 
     def match(self, method: str, path: str) -> tuple[Route, Mapping[str, str]]:
         """Raises `Problem`: 404, or 405 with what is allowed."""
+        route = self._fixed.get(path, _NONE).get(method)
+        if route is not None:
+            return route, _NO_PARTS
         if path in self._fixed:
             found: dict[str, tuple[Route, Mapping[str, str]]]
             found = {name: (route, {}) for name, route in self._fixed[path].items()}

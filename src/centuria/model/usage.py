@@ -108,10 +108,15 @@ def _part(raw: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _first(*values: Any) -> int:
-    return next((_count(value) for value in values if value is not None), 0)
+    for value in values:
+        if value is not None:
+            return _count(value)
+    return 0
 
 
 def _count(value: Any) -> int:
+    if type(value) is int and 0 <= value < _CAP:
+        return value
     if value is None:
         return 0
     if isinstance(value, str) and value.isascii() and value.isdigit():

@@ -317,7 +317,9 @@ class Attempt:
 
     def paid(self) -> Pico:
         """What a whole answer costs; of a stream what it has cost, at its end."""
-        return self._cost(self.usage) if self.usage is not None else self.cost
+        if self.usage is not None and not self.cost:
+            self.cost = self._cost(self.usage)
+        return self.cost
 
     def abort(self) -> None:
         """The gateway ends: whoever reads is told so at once."""
@@ -366,7 +368,7 @@ class Attempt:
             self._place.succeeded(self.usage)
         if self.usage is not None:
             self.upstream.bound.observe(len(self.terms.body), self.usage.prompt)
-            self._close("done", cost=self._cost(self.usage))
+            self._close("done", cost=self.paid())
         else:
             self._close("done", held=self.terms.amount)
 
@@ -439,9 +441,9 @@ class Attempt:
             reasoning=usage.reasoning,
             cost=cost,
             held=held,
-            queued_ms=round(1000 * self.queued, 3),
-            first_token_ms=None if self._first_token is None else round(1000 * self._first_token, 3),
-            total_ms=round(1000 * (self._now() - self._began), 3),
+            queued_ms=1000 * self.queued,
+            first_token_ms=None if self._first_token is None else 1000 * self._first_token,
+            total_ms=1000 * (self._now() - self._began),
             error=error[:500],
         )
         self._books.settle(reservation, row)

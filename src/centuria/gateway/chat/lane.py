@@ -179,9 +179,10 @@ class Lane:
 
     def stated(self, headers: Mapping[str, str] | None) -> Stated:
         """What these headers say of limits; most say nothing."""
-        if headers is None or not any("ratelimit" in name for name in headers):
-            return NOTHING
-        return read_headers(headers, self._wall())
+        for name in headers or ():
+            if "ratelimit" in name:
+                return read_headers(headers or {}, self._wall())
+        return NOTHING
 
     def close(self) -> None:
         if self._timer is not None:

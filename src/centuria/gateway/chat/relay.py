@@ -168,7 +168,7 @@ def whole_usage(body: bytes, *, secret: str = "") -> tuple[Usage | None, ModelEr
         value = from_json(body)
     except ValueError:
         return None, ModelRefused("The upstream sent an answer that is not JSON.", kind="rubbish")
-    complaint = read_complaint(value)
+    complaint = None if _is_plain(value) else read_complaint(value)
     if complaint is not None:
         return None, judge(200, complaint, secret=secret)
     if not isinstance(value, dict) or not isinstance(value.get("choices"), list):
@@ -195,3 +195,8 @@ def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
     if keep_usage and usage is not None:
         events.append({**head, "choices": [], "usage": usage})
     return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events) + DONE
+
+
+def _is_plain(value: Any) -> bool:
+    """An answer that surely is no error, without looking further."""
+    return isinstance(value, dict) and "error" not in value and value.get("object") == "chat.completion"
