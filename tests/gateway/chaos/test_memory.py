@@ -21,7 +21,7 @@ from tests.gateway.served import ASKED, MODEL, deployment, settings
 
 REQUESTS = 5_000
 #: Blocks of memory that a request may leave behind.
-SLOPE = 0.1
+SLOPE = 0.5
 
 
 def script(host: str, body: dict[str, Any]) -> Said:
