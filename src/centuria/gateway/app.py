@@ -72,6 +72,8 @@ class App:
             return
         except Problem as problem:
             await _send(told(problem), request, send)
+        except StoreUnavailable as error:
+            await _send(told(unavailable(str(error), code="store_unavailable")), request, send)
 
     async def _mounted(self, request: Request) -> Any:
         """The application below this path, if there is one. Raises `Problem`."""

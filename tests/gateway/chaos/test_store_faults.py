@@ -52,6 +52,9 @@ async def test_while_the_store_is_read_only_requests_are_503_and_what_was_answer
         assert served.gateway.books.pending() == 20
         assert (await served.get("/readyz", {})).status == 503
         assert (await served.get("/healthz", {})).status == 200
+        stranger = {"Authorization": "Bearer ck-stranger"}  # whether it is one nobody can say now
+        for path in ("/v1/models", "/mcp"):
+            assert (await served.get(path, stranger)).code == "store_unavailable"
         store.fault = None
         await until_served(served, key)
         await served.until_quiet()

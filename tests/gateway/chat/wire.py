@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from centuria.errors import ModelUnavailable
 from centuria.gateway.books import Books
-from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.ports import AttemptRow, Key
 from centuria.gateway.settings import GatewaySettings

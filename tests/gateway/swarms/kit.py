@@ -16,7 +16,7 @@ from centuria.core.prices import Price
 from centuria.core.rates import RateLimits
 from centuria.gateway.app import App
 from centuria.gateway.books import Books
-from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.keys import KeyRing, digest_of
 from centuria.gateway.ports import AttemptRow, Balance, Key

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, bad_request, out_of_budget, overloaded
 from centuria.messages import DOLLAR

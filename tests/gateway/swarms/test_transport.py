@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from centuria.errors import CenturiaError, ModelError, ModelRefused, ModelUnavailable
-from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.problems import (
     Problem,
     StoreUnavailable,

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from centuria.core.money import PromptBound
-from centuria.core.prices import cost, worst
+from centuria.core.prices import cost
 from centuria.errors import ModelError, ModelRefused, ModelUnavailable
 from centuria.gateway.books import Books, Reservation
-from centuria.gateway.chat.checking import written
+from centuria.gateway.chat.calls import ChatCall, Upstream, terms
 from centuria.gateway.chat.deadlines import Deadlines, Wait
-from centuria.gateway.chat.lane import Lane, Place
+from centuria.gateway.chat.lane import Place
 from centuria.gateway.chat.relay import DONE, StreamRelay, as_stream, whole_usage
 from centuria.gateway.chat.telling import problem_for
-from centuria.gateway.ports import AttemptEnd, AttemptRow, Key, Route
+from centuria.gateway.ports import AttemptEnd, AttemptRow
 from centuria.gateway.problems import Problem, unavailable
 from centuria.messages import Pico, Usage
 from centuria.model.failures import error_from
-from centuria.model.wire import authorization
 from centuria.ports import HttpRequest, HttpResponse, Transport
 from centuria.settings import Timeouts
 
@@ -29,85 +26,6 @@ from centuria.settings import Timeouts
 _BODY_CAP, _ERROR_CAP = 64 * 2**20, 65_536
 #: Seconds for the body of an error, for what follows a finished answer, and for the end after `[DONE]`.
 _ERROR_BODY, _TAIL, _LINGER = 5.0, 5.0, 0.5
-
-
-class Upstream:
-    """A deployment and what has been learned of it: how requests to it are written, bounded and paid for."""
-
-    def __init__(self, lane: Lane) -> None:
-        self.lane = lane
-        self.deployment = lane.deployment
-        endpoint = lane.deployment.endpoint
-        self.url = endpoint.base_url.rstrip("/") + "/chat/completions"
-        self.secret = endpoint.key.value if endpoint.key is not None else ""
-        self.headers = {**endpoint.headers, **authorization(endpoint), "Content-Type": "application/json"}
-        self.bound = PromptBound()
-        #: It refuses `stream_options`.
-        self.tells_no_usage = False
-
-    def body(self, fields: Mapping[str, Any], *, stream: bool, max_tokens: int | None, bare: bool = False) -> bytes:
-        """The request's body: what the caller wrote, under the model's name there, bounded, and asking for usage,
-        unless it is `bare` of `stream_options`."""
-        endpoint = self.deployment.endpoint
-        body = {**endpoint.sampling, **fields, "model": endpoint.model}
-        if max_tokens is None:
-            body[endpoint.limit_field] = self.deployment.max_tokens
-        if stream:
-            if bare or self.tells_no_usage:
-                body.pop("stream_options", None)
-            else:
-                body["stream_options"] = {**(body.get("stream_options") or {}), "include_usage": True}
-        return written(body)
-
-
-@dataclass(frozen=True, slots=True)
-class ChatCall:
-    """One request to the funnel. `models` in the order of preference; `fields` as the caller wrote them, without the
-    model. `deadline` is of the loop's clock. `first_attempt` numbers the first row, `attempts` are made at most (None:
-    as many as for any request)."""
-
-    request: str
-    key: Key
-    models: tuple[str, ...]
-    fields: Mapping[str, Any]
-    deadline: float
-    agent: str = ""
-    priority: int = 5
-    route: Route = "chat"
-    stream: bool = False
-    wants_usage: bool = False
-    max_tokens: int | None = None
-    answers: int = 1
-    others: int = 0
-    prediction: int = 0
-    first_attempt: int = 1
-    attempts: int | None = None
-    #: Bytes of what the caller sent.
-    size: int = 0
-
-
-@dataclass(slots=True)
-class Terms:
-    """What an attempt may use at most."""
-
-    body: bytes
-    prompt: int
-    output: int
-    amount: Pico
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt + self.output
-
-
-def terms(call: ChatCall, upstream: Upstream, *, bare: bool = False) -> Terms:
-    """The bound of this call at this deployment."""
-    deployment = upstream.deployment
-    body = upstream.body(call.fields, stream=call.stream, max_tokens=call.max_tokens, bare=bare)
-    prompt = upstream.bound.bound(len(body)) + call.others * deployment.image_tokens
-    output = call.answers * (call.max_tokens or deployment.max_tokens) + call.prediction
-    amount = 0 if deployment.price is None else worst(deployment.price, prompt, output)
-    return Terms(body, prompt, output, amount)
 
 
 class Attempt:

@@ -21,15 +21,16 @@ from centuria.core.refusals import spends_no_retry
 from centuria.core.retry import RetryPolicy
 from centuria.errors import BudgetExceeded, ModelDenied, ModelError, ModelRefused
 from centuria.gateway.books import Books
-from centuria.gateway.chat.attempt import Attempt, ChatCall, Upstream
-from centuria.gateway.chat.checking import problem_of
+from centuria.gateway.chat.attempt import Attempt
+from centuria.gateway.chat.calls import ChatCall, Upstream
+from centuria.gateway.chat.choosing import Choice, choices_of, next_of, tokens_of
 from centuria.gateway.chat.deadlines import Deadlines, Wait
 from centuria.gateway.chat.hedging import race
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.ports import AttemptRow, Key
-from centuria.gateway.problems import Problem, bad_request, out_of_budget, unavailable
+from centuria.gateway.problems import Problem, out_of_budget, unavailable
 from centuria.gateway.settings import GatewaySettings
 from centuria.messages import DOLLAR, Pico, Usage
 from centuria.ports import Transport
@@ -82,24 +83,10 @@ class Answer:
 
 
 @dataclass(slots=True)
-class _Choice:
-    """A deployment that may answer a call. `place` is that of its model among the preferred ones; `error` is the last
-    one, where asking again can help. `bare`: it is asked without `stream_options`, which it seems to refuse."""
-
-    upstream: Upstream
-    model: str
-    place: int
-    tried: int = 0
-    out: bool = False
-    error: ModelError | None = None
-    bare: bool = False
-
-
-@dataclass(slots=True)
 class _Rival:
     """The attempt that was begun beside a slow one, if there was one."""
 
-    choice: _Choice | None = None
+    choice: Choice | None = None
     attempt: Attempt | None = None
 
     @property
@@ -196,9 +183,9 @@ class Funnel:
             self._beginning.discard(wait)
 
     async def _admitted(self, call: ChatCall) -> tuple[Attempt, int]:
-        choices = self._choices(call)
+        choices = choices_of(call, self.visible(call.key))
         caps = self._settings.caps
-        largest = max(self._tokens(call, choice.upstream) for choice in choices)
+        largest = max(tokens_of(call, choice.upstream) for choice in choices)
         await self.rates.admit(
             call.key,
             call.agent,
@@ -214,12 +201,12 @@ class Funnel:
         attempt.charged = largest
         return attempt, attempts
 
-    async def _attempts(self, call: ChatCall, choices: Sequence[_Choice]) -> tuple[Attempt, int]:
+    async def _attempts(self, call: ChatCall, choices: Sequence[Choice]) -> tuple[Attempt, int]:
         most = self._settings.caps.attempts if call.attempts is None else call.attempts
         attempts = 0
         problem: Problem | None = None
         while True:
-            choice = self._next(choices, call)
+            choice = next_of(choices, call, self.now())
             late = problem is not None and self.now() >= call.deadline
             if choice is None or attempts >= most or late:
                 raise problem or unavailable("No upstream of this model can be asked.")
@@ -238,12 +225,12 @@ class Funnel:
             else:
                 choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
                 return attempt, attempts + 1 + rival.sent
-            after = self._next(choices, call)
+            after = next_of(choices, call, self.now())
             if after is not None and after.error is not None and attempts < most:
                 await self._pause(after.error, after.tried, problem, call)
 
     async def _try_hedged(
-        self, attempt: Attempt, choice: _Choice, choices: Sequence[_Choice], call: ChatCall, rival: _Rival
+        self, attempt: Attempt, choice: Choice, choices: Sequence[Choice], call: ChatCall, rival: _Rival
     ) -> bool:
         """Begin an attempt, and a rival elsewhere where it takes longer than its model's hedge says. Whether the rival
         began sooner."""
@@ -253,7 +240,7 @@ class Funnel:
             return False
 
         def second() -> Coroutine[Any, Any, None] | None:
-            elsewhere = self._next([each for each in choices if each is not choice and not each.tried], call)
+            elsewhere = next_of([each for each in choices if each is not choice and not each.tried], call, self.now())
             last = call.first_attempt + self._settings.caps.attempts - 1
             if elsewhere is None or not attempt.sent or attempt.number >= last:
                 return None
@@ -289,7 +276,7 @@ class Funnel:
             if usage is not None:
                 self.rates.give_back(attempt.call.key, attempt.charged, usage.prompt + usage.output)
 
-    def _judge(self, choice: _Choice, error: ModelError, *, streams: bool) -> None:
+    def _judge(self, choice: Choice, error: ModelError, *, streams: bool) -> None:
         """What this error means for its deployment in this call."""
         if streams and isinstance(error, ModelRefused) and _no_usage(error) and not choice.bare:
             # Learned only when it answers without: the words of a refusal may be those of the caller.
@@ -308,7 +295,7 @@ class Funnel:
             raise problem
         await asyncio.sleep(delay)  # holding neither money nor a place
 
-    def _attempt(self, call: ChatCall, choice: _Choice, number: int) -> Attempt:
+    def _attempt(self, call: ChatCall, choice: Choice, number: int) -> Attempt:
         return Attempt(
             call,
             choice.model,
@@ -322,46 +309,6 @@ class Funnel:
             wall=self._wall,
             ended=self._ended,
         )
-
-    # -- choosing -----------------------------------------------------------------------------------------------------
-
-    def _choices(self, call: ChatCall) -> list[_Choice]:
-        """Every deployment of the models that were named. Raises `Problem`: an unknown one, or one without a price."""
-        known = self.visible(call.key)
-        choices: list[_Choice] = []
-        for place, model in enumerate(call.models):
-            if model not in known:
-                raise problem_of(model, known)
-            choices += [_Choice(upstream, model, place) for upstream in known[model]]
-        if call.key.budget is None:
-            return choices
-        priced = [choice for choice in choices if choice.upstream.deployment.price is not None]
-        if not priced:
-            raise bad_request(
-                f"The price of {call.models[0]} is not known, so the key's budget could not hold.",
-                param="model",
-                remedy=f'The operator can add [prices."{call.models[0]}"] to gateway.toml.',
-            )
-        return priced
-
-    def _next(self, choices: Sequence[_Choice], call: ChatCall) -> _Choice | None:
-        """Whom to ask: what was not tried yet, in the order of the models; of one model the least loaded."""
-        there = [choice for choice in choices if not choice.out]
-        if len(there) < 2:
-            return there[0] if there else None
-        now = self.now()
-
-        def order(choice: _Choice) -> tuple[bool, int, int, bool, float]:
-            lane = choice.upstream.lane
-            tokens = self._tokens(call, choice.upstream)
-            waits = lane.governor.delay(tokens, now) is not None
-            return lane.denial(tokens) is not None, choice.tried, choice.place, waits, lane.load()
-
-        return min(there, key=order)
-
-    def _tokens(self, call: ChatCall, upstream: Upstream) -> int:
-        """A bound without writing the body: for rates and for choosing, where a few tokens do not matter."""
-        return call.size + call.answers * (call.max_tokens or upstream.deployment.max_tokens)
 
 
 def _no_usage(error: ModelRefused) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from centuria.core.prices import Price
-from centuria.gateway.chat.attempt import ChatCall, Upstream
+from centuria.gateway.chat.calls import ChatCall, Upstream
 from centuria.gateway.chat.checking import Question, check, parse, problem_of
 from centuria.gateway.chat.funnel import Funnel
 from centuria.gateway.problems import bad_request

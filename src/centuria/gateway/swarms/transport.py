@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from typing import Protocol
 
 from centuria.errors import ModelRefused, ModelUnavailable
-from centuria.gateway.chat.attempt import ChatCall
+from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.chat.checking import check, parse
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, StoreUnavailable, overloaded
