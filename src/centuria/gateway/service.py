@@ -90,10 +90,11 @@ class Gateway:
             tools = ToolRoutes(self.tools, self.store, settings)
             swarms = SwarmService(settings, self.store, self.funnel.ask, self.tools, wall=self._wall)
             self.swarms = await stack.enter_async_context(swarms)
-            mcp = await stack.enter_async_context(McpServing(self.tools, settings, swarms.run_swarm))
+            serving = McpServing(self.tools, settings, swarms.run_swarm)
+            self.mcp = await stack.enter_async_context(serving)
             page = Page(self.ring, self.store)
             rooms = [*chat.routes(), *tools.routes(), *swarms.routes(), *page.routes()]
-            self.router = Router([*rooms, *openapi.routes(), *self._own_routes()], [mcp.mount()])
+            self.router = Router([*rooms, *openapi.routes(), *self._own_routes()], [self.mcp.mount()])
             self.app = App(settings, self.router, page.ring)
             self._stack = stack.pop_all()
         return self
@@ -112,6 +113,7 @@ class Gateway:
     def _stop(self) -> None:
         self._stopping = True
         self.swarms.stop()
+        self.mcp.stop()
 
     async def _check_openness(self) -> None:
         """Whoever can reach a gateway without keys can spend its owner's money: only this machine may."""

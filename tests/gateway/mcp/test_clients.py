@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import bad_request
 from centuria.gateway.tools.manifest import Registered
+from centuria.ports import Listener
 from centuria.settings import Timeouts, ToolServer
 from centuria.testing.mcp import FakeMcp
 from centuria.toolhost import McpToolHost
@@ -258,6 +259,12 @@ async def test_centuria_itself_is_a_client_of_it() -> None:
             assert host.servers()[0].up
             result = await host.call("gw__test_structured", {"n": 4}, timeout=10)
             assert result.structured == {"twice": 8}
+            heard: list[float] = []
+            listener = Listener(progress=lambda done, total, message: heard.append(done))
+            await host.call("gw__test_tool_with_progress", {}, timeout=10, listener=listener)
+            assert heard == [0, 50, 100]
+            assert listener.answer is not None
+            assert listener.answer["content"] == [{"type": "text", "text": "done"}]
 
 
 @pytest.mark.timeout(180)

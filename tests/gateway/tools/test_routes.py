@@ -259,6 +259,17 @@ async def test_a_tool_that_is_another_than_was_registered_is_not_called() -> Non
     async with gateway_of(changed, store=papers) as call:
         answer = await call("POST", "/v1/mcp/tools/mine/invoke", {"query": "x"})
         assert (answer.status, answer.error["code"], changed.calls) == (409, "tool_changed", [])
+    async with gateway_of(host_of(other=tool(lambda: "")), store=papers) as call:
+        assert (await call("POST", "/v1/mcp/tools/mine/invoke", {"query": "x"})).status == 404
+        listed = (await call("GET", "/v1/mcp/tools")).body["data"]
+        assert [entry["name"] for entry in listed if "unavailable" in entry] == ["mine"]
+
+
+async def test_the_limit_that_is_told_is_the_one_that_holds() -> None:
+    host = host_of(web_search=web(limit=20), other=tool(lambda: "", slug="web", limit=3))
+    async with gateway_of(host) as call:
+        said = (await call("POST", "/v1/mcp/tools", {"name": "mine", "tool": "other"})).body
+        assert said["limit"] == 3
 
 
 @pytest.mark.parametrize(

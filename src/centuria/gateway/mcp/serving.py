@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any
@@ -82,6 +82,7 @@ class McpServing:
         )
         self._manager = StreamableHTTPSessionManager(server, max_request_body_size=settings.caps.body)
         self._stack = AsyncExitStack()
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> McpServing:
         await self._stack.enter_async_context(self._manager.run())
@@ -89,6 +90,10 @@ class McpServing:
 
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
+
+    def stop(self) -> None:
+        """The gateway ends: streams that only wait for news are closed, so that nobody waits for them."""
+        self._stopping.set()
 
     def mount(self) -> Mount:
         return Mount(PATH, self.app)
@@ -101,10 +106,42 @@ class McpServing:
         user = AuthenticatedUser(AccessToken(token="", client_id=key.id, scopes=[]))
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
         token = _asking.set(key)
+        asked = {**scope, "user": user, "headers": headers}
         try:
-            await self._manager.handle_request({**scope, "user": user, "headers": headers}, receive, send)
+            if scope["method"] == "GET":
+                await self._stream(asked, receive, send)
+            else:
+                await self._manager.handle_request(asked, receive, send)
         finally:
             _asking.reset(token)
+
+    async def _stream(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """A stream of a session's own, which is open until its client goes or the gateway ends."""
+        ended = True
+
+        async def sending(message: MutableMapping[str, Any]) -> None:
+            nonlocal ended
+            ended = message["type"] == "http.response.body" and not message.get("more_body", False)
+            await send(message)
+
+        await self._manager.handle_request(scope, self._until_stopped(receive), sending)
+        if not ended and self._stopping.is_set():
+            await send({"type": "http.response.body", "body": b""})
+
+    def _until_stopped(self, receive: Receive) -> Receive:
+        """As if the client went away once the gateway ends."""
+
+        async def receive_or_stop() -> MutableMapping[str, Any]:
+            heard = asyncio.ensure_future(receive())
+            stopped = asyncio.ensure_future(self._stopping.wait())
+            try:
+                await asyncio.wait({heard, stopped}, return_when=asyncio.FIRST_COMPLETED)
+                return heard.result() if heard.done() else {"type": "http.disconnect"}
+            finally:
+                heard.cancel()
+                stopped.cancel()
+
+        return receive_or_stop
 
     # -- what the SDK asks --------------------------------------------------------------------------------------------
 

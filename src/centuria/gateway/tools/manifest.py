@@ -128,7 +128,7 @@ def check_url(url: str, hosts: Collection[str], place: str) -> None:
         raise bad_request("A server is reached over HTTPS alone.", param=where)
     if parts.username is not None or parts.password is not None or parts.fragment:
         raise bad_request("The URL of a server has no user, password or fragment.", param=where)
-    host = (parts.hostname or "").lower()
+    host, hosts = (parts.hostname or "").lower(), {host.lower() for host in hosts}
     if host not in hosts and f"{host}:{port or 443}" not in hosts:
         raise bad_request(
             f"The operator's list of hosts does not have {host[:100]!r}.",

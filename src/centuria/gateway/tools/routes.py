@@ -53,6 +53,8 @@ class ToolRoutes:
         offered = await self._service.offered(request.key, agent)
         registered = await self._service.registry.of(request.key.id)
         data = [self._shown(tool, registered.get(tool.name)) for tool in offered]
+        there = {tool.name for tool in offered}
+        data += [_waiting(each) for each in registered.values() if each.is_for(agent) and each.name not in there]
         return Reply.of({"object": "list", "data": data})
 
     async def register(self, request: Request) -> Reply:
@@ -93,9 +95,10 @@ class ToolRoutes:
         other = names.by_name.get(entry.name)
         if other is not None and other.name != hosted.name:
             raise bad_request(f"{entry.name} is the name of another tool.", param=f"{place}.name", code="name_taken")
-        if entry.limit is not None and entry.limit > hosted.limit:
+        most = self._service.limit(hosted)
+        if entry.limit is not None and entry.limit > most:
             raise bad_request(
-                f"The operator lets {hosted.limit} calls of {hosted.name} run at once; a limit can only be lower.",
+                f"The operator lets {most} calls of {hosted.name} run at once; a limit can only be lower.",
                 param=f"{place}.limit",
             )
         return replace(entry, tool=hosted.name, key=hosted.key), [hosted]
@@ -139,7 +142,7 @@ class ToolRoutes:
             "annotations": listed.get("annotations"),
             "key": tool.key,
             "replicas": self._service.replicas(tool),
-            "limit": tool.limit,
+            "limit": self._service.limit(tool),
         }
         if entry is not None:
             shown |= {"scope": entry.scope, "priority": entry.priority, "tool": entry.tool}
@@ -154,9 +157,16 @@ class ToolRoutes:
             "name": entry.name,
             "key": hosted.key,
             "replicas": self._service.replicas(hosted),
-            "limit": hosted.limit if entry.limit is None else entry.limit,
+            "limit": self._service.limit(hosted) if entry.limit is None else entry.limit,
             "scope": entry.scope,
         }
+
+
+def _waiting(entry: Registered) -> dict[str, Any]:
+    """A registration that is no tool just now: a server by its address, or a tool that is not there."""
+    if entry.url:
+        return {"name": entry.name, "url": entry.url, "scope": entry.scope, "description": entry.description}
+    return {"name": entry.name, "tool": entry.tool, "scope": entry.scope, "unavailable": "Its tool is not there now."}
 
 
 def _safe(chosen: Chosen) -> bool:

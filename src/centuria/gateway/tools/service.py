@@ -151,6 +151,10 @@ class ToolService:
         """How many calls there are at once (`server:SLUG`, `tool:NAME`, `lease:SLUG`). Raises `KeyError`."""
         self.calls.turns.set_limit(resource, limit, reason)
 
+    def limit(self, tool: HostedTool) -> int:
+        """How many calls of it the operator lets run at once: its own limit, or that of its server if that is less."""
+        return min([tool.limit, *(state.limit for state in self.servers() if state.slug == tool.slug)])
+
     def replicas(self, tool: HostedTool) -> int:
         """How many sessions its server has."""
         return next((len(state.replicas) or 1 for state in self.servers() if state.slug == tool.slug), 1)
