@@ -13,6 +13,7 @@ from centuria.errors import OutcomeUnknown, ToolUnavailable
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem
 from centuria.gateway.settings import Caps
+from centuria.gateway.tools.manifest import Registered
 from centuria.messages import CallKey, ToolEnd
 from centuria.ports import Caller, LeaseTerms
 from centuria.testing.clock import virtual_clock
@@ -174,6 +175,20 @@ async def test_nothing_grows_with_the_number_of_calls() -> None:
         assert table._tickets == {}
         assert [place._agents for place in table._resources.values()] == [{}, {}]
         assert service._waiting == {}
+
+
+@virtual_clock
+async def test_nothing_is_kept_of_a_registrations_limit_while_nobody_calls_it() -> None:
+    async with service_of(slow_web()) as service:
+        hosted = service.names(ALICE).by_name["web_search"]
+        await service.registry.add(ALICE.id, [Registered("few", hosted.name, hosted.key, limit=2)])
+        calls = [asyncio.create_task(service.invoke(ALICE, "a", "few", {"query": "x"})) for _ in range(6)]
+        await asyncio.sleep(0.5)
+        assert service._own.table.limit("own:key-alice:few") == 2
+        calls.pop().cancel()
+        await asyncio.gather(*calls)
+        assert now() == 3
+        assert service._own.table.resources() == service._own_gauges.all() == ()
 
 
 # -- trouble ----------------------------------------------------------------------------------------------------------
