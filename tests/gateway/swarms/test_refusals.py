@@ -80,6 +80,20 @@ def test_prompts_that_are_too_long_together_are_refused(tmp_path: Path) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("star", [False, True])
+def test_more_needs_than_can_be_checked_in_a_moment_are_refused(tmp_path: Path, star: bool) -> None:
+    async def main() -> None:
+        async with gateway(tmp_path) as one:
+            last = ["*"] if star else [f"t{number}" for number in range(300)]
+            tasks = [*numbered(300), *({"id": f"l{number}", "prompt": "x", "needs": last} for number in range(67))]
+            reply = await one.alice.post(f"{ROOT}/spawn", {"tasks": tasks})
+            assert reply.status == 400
+            assert "20,000 needs" in reply.error
+            assert (await one.alice.post(f"{ROOT}/spawn", {"tasks": tasks[:-1]})).status == 202
+
+    asyncio.run(main())
+
+
 def test_a_stranger_finds_nothing_and_changes_nothing(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, latency=(5, 5)) as one:

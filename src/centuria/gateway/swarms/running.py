@@ -23,6 +23,7 @@ from centuria.gateway.swarms.wanted import Wanted, wanted
 from centuria.gateway.swarms.work import Work, concluded
 from centuria.gateway.web import Request
 from centuria.run import Run
+from centuria.settings import Job
 
 _log = logging.getLogger("centuria.gateway")
 #: Seconds between two tries to put a swarm away, and how many there are; the next start does it otherwise.
@@ -169,7 +170,9 @@ class Swarms:
                 return
             if past is None:  # nothing was sent: there would be a fact
                 await asyncio.to_thread(shutil.rmtree, folder.path, ignore_errors=True)
-            self._begin(kept, await self.archive.request(kept), resume=past is not None)
+            found = await self.archive.request(kept)
+            job = await asyncio.to_thread(self._terms.job, kept, found)
+            self._begin(kept, found, job, resume=past is not None)
         except StoreUnavailable:
             raise
         except CenturiaError as problem:
@@ -222,22 +225,22 @@ class Swarms:
         self._terms.host(key, found.mcp_tools, id)
         budget = await self._terms.budget(key, model, found.budget)
         kept = Kept(id, key, found.title, model, budget, digest, self._place.id, self._wall())
-        self._terms.job(kept, found)  # what is wrong with it is said before anything is kept
+        job = await asyncio.to_thread(self._terms.job, kept, found)  # what is wrong is said before anything is kept
         self._take_turn(key)
         # Whoever goes away from now on leaves a swarm behind, and never half of one.
-        done = await asyncio.shield(self._group.create_task(self._accept(kept, found, value)))
+        done = await asyncio.shield(self._group.create_task(self._accept(kept, found, job, value)))
         if isinstance(done, CenturiaError):
             raise done
         return done
 
-    async def _accept(self, kept: Kept, found: Wanted, value: Any) -> Kept | CenturiaError:
+    async def _accept(self, kept: Kept, found: Wanted, job: Job, value: Any) -> Kept | CenturiaError:
         """Keep it, durably, and begin it."""
         owner = kept.key.id
         try:
             await asyncio.to_thread(self._place.write_request, kept, value)
             await self._store.put(OPEN, owner, Document(kept.id, "{}", kept.at))
             if await self._store.insert(KIND, owner, kept.document()):
-                self._begin(kept, found, resume=False)
+                self._begin(kept, found, job, resume=False)
                 return kept
             return await self._known(kept.key, kept.id, kept.digest) or kept
         except OSError as error:
@@ -298,9 +301,9 @@ class Swarms:
 
     # -- working ------------------------------------------------------------------------------------------------------
 
-    def _begin(self, kept: Kept, found: Wanted, *, resume: bool) -> None:
+    def _begin(self, kept: Kept, found: Wanted, job: Job, *, resume: bool) -> None:
         """Raises `Problem` where its model or its tools are there no more."""
-        launch = self._terms.launch(kept, found, self._place.folder(kept.id), resume=resume)
+        launch = self._terms.launch(kept, job, self._place.folder(kept.id), resume=resume)
         transport = FunnelTransport(self._ask, kept.key, kept.id, kept.model, seconds=self._seconds)
         host = self._terms.host(kept.key, found.mcp_tools, kept.id)
         work = self._working[kept.id] = Work(kept, Run(launch, transport=transport, host=host, wall=self._wall))

@@ -86,12 +86,12 @@ class Terms:
         return min([USUAL_BUDGET, *caps] if asked is None else caps)
 
     def job(self, kept: Kept, found: Wanted) -> Job:
-        """Raises `Problem` (400)."""
+        """What is to be done; for a thread, as large ones take their time. Raises `Problem` (400)."""
         own, longest = self._settings.timeouts, self._settings.caps.request + _LONGER
         timeouts = replace(own, first_token=longest, total=longest, silence=own.silence + _LONGER)
         return job_of(found, self._settings.swarms, budget=kept.budget, timeouts=timeouts)
 
-    def launch(self, kept: Kept, found: Wanted, folder: RunFolder, *, resume: bool) -> Launch:
+    def launch(self, kept: Kept, job: Job, folder: RunFolder, *, resume: bool) -> Launch:
         """The run of a swarm, or what is left of it. It costs what the dearest place costs that may serve it.
 
         Raises `Problem` where its model is there no more.
@@ -111,7 +111,7 @@ class Terms:
         return Launch(
             run=kept.id,
             folder=folder,
-            job=self.job(kept, found),
+            job=job,
             endpoint=endpoint,
             price=None if unpriced else max(prices, key=lambda price: (price.output, price.input)),
             rehearse=False,

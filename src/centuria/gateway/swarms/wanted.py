@@ -9,6 +9,7 @@ from typing import Any
 
 from centuria.config import Overrides, job_from_goal, job_from_tasks
 from centuria.config.shape import MOST_DOLLARS, pico
+from centuria.core.batch import EVERY
 from centuria.core.quoting import did_you_mean, quoted
 from centuria.core.resources import check_priority
 from centuria.errors import ConfigurationError, GraphError
@@ -21,6 +22,8 @@ from centuria.settings import Job, Limits, Timeouts
 #: Bytes of one prompt, goal or system prompt, and of all that a request says.
 MOST_PROMPT, MOST_TEXT = 2**18, 2**22
 MOST_TOKENS, MOST_TOOLS, MOST_NEEDS = 1_000_000, 128, 1_000
+#: Needs of all tasks together: checking them takes the processor, some 20 microseconds each.
+MOST_EDGES = 20_000
 _NAME = 200
 #: Of a swarm for which nobody stated a budget.
 USUAL_BUDGET: Pico = 5 * DOLLAR
@@ -114,7 +117,12 @@ def _tasks(value: Any, limits: SwarmLimits) -> tuple[Mapping[str, Any], ...]:
         raise bad_request("`tasks` must be a list with one task at least.", param="tasks")
     if len(value) > limits.tasks:
         raise bad_request(f"A swarm has {limits.tasks:,} tasks at most; these are {len(value):,}.", param="tasks")
-    return tuple(_task(task, f"tasks[{number}]") for number, task in enumerate(value))
+    tasks = tuple(_task(task, f"tasks[{number}]") for number, task in enumerate(value))
+    every = sum(EVERY in task["needs"] for task in tasks)
+    if sum(len(task["needs"]) for task in tasks) + every * (len(tasks) - every) > MOST_EDGES:
+        said = f"The tasks have more than {MOST_EDGES:,} needs in all."
+        raise bad_request(said, param="tasks", remedy="Let a task between gather what many need of many.")
+    return tasks
 
 
 def _task(value: Any, place: str) -> Mapping[str, Any]:
