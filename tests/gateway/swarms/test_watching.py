@@ -68,6 +68,21 @@ def test_an_event_is_the_same_object_as_the_line_of_a_stream(tmp_path: Path) -> 
     asyncio.run(main())
 
 
+def test_readers_who_come_at_different_times_see_the_same(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with gateway(tmp_path, long_answer, latency=(0.01, 0.05)) as one:
+            id = await one.alice.spawn(tasks=numbered(30), max_agents=5)
+            readers = [asyncio.create_task(one.alice.all_events(id))]
+            work = working(one, id)
+            for count in (5, 15, 25):
+                await until(lambda count=count: work.progress is not None and work.progress.ended_count >= count)
+                readers.append(asyncio.create_task(one.alice.all_events(id)))
+            seen = [[event for event in await reader if event.id is not None] for reader in readers]
+            assert seen[0] == seen[1] == seen[2] == seen[3]
+
+    asyncio.run(main())
+
+
 def test_pieces_of_text_come_as_they_are_written_and_have_no_number(tmp_path: Path) -> None:
     async def main() -> None:
         async with gateway(tmp_path, long_answer) as one:

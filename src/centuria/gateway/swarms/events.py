@@ -42,7 +42,7 @@ async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> Async
     stream = work.stream
     if stream is not None:
         journal = work.run.launch.folder.journal
-        async with aclosing(follow(stream, journal, after, heartbeat=heartbeat)) as chunks:
+        async with aclosing(follow(stream, journal, after, heartbeat=heartbeat, written=work.written)) as chunks:
             async for chunk in chunks:
                 yield chunk
     await work.over.wait()
@@ -58,8 +58,19 @@ async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> Asy
     yield _end(kept)
 
 
-async def follow(stream: Stream, journal: Path, after: int, *, heartbeat: float = HEARTBEAT) -> AsyncGenerator[bytes]:
-    """A stream's events after number `after`, until it closes; what is no longer there is read from its journal."""
+async def follow(
+    stream: Stream,
+    journal: Path,
+    after: int,
+    *,
+    heartbeat: float = HEARTBEAT,
+    written: dict[int, bytes] | None = None,
+) -> AsyncGenerator[bytes]:
+    """A stream's events after number `after`, until it closes; what is no longer there is read from its journal.
+
+    `written` holds the newest facts as they were written for another reader.
+    """
+    shared = {} if written is None else written
     items = stream.subscribe(bound=BOUND)
     missed = stream.seq
     last = min(after, missed)
@@ -76,7 +87,7 @@ async def follow(stream: Stream, journal: Path, after: int, *, heartbeat: float 
                 return
             last = max([item.seq for item in batch if isinstance(item, Record)], default=last)
             await stream.durable(last)
-            yield b"".join(_event(item, stream) for item in batch) or _BEAT
+            yield b"".join(_shared(item, stream, shared) for item in batch) or _BEAT
             if batch and isinstance(batch[-1], Gap):
                 missed = batch[-1].seq
     except JournalError:
@@ -127,6 +138,18 @@ async def _in_thread(work: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]
     except asyncio.CancelledError:
         await asyncio.wait([task])
         raise
+
+
+def _shared(item: Item, feed: Feed, written: dict[int, bytes]) -> bytes:
+    """An event, written once for all readers that are with it."""
+    if not isinstance(item, Record):
+        return _event(item, feed)
+    event = written.get(item.seq)
+    if event is None:
+        event = written[item.seq] = _event(item, feed)
+        if len(written) > BOUND:
+            del written[next(iter(written))]
+    return event
 
 
 def _event(item: Item, feed: Feed) -> bytes:
