@@ -315,6 +315,7 @@ async def read(session: aiohttp.ClientSession, url: str, seen: list[Event], most
                         return
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_after_kill_minus_nine_and_after_a_stop_a_hundred_tasks_go_on_and_nothing_is_paid_again(
     tmp_path: Path, number: signal.Signals
