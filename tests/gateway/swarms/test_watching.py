@@ -63,6 +63,11 @@ def test_an_event_is_the_same_object_as_the_line_of_a_stream(tmp_path: Path) -> 
             lines = [json.loads(line(record, Feed(progress))) for record in records]
             assert [event.data for event in live] == lines
             assert again == live
+            async with one.alice.events(f"{ROOT}/{id}/events?after=7") as events:
+                assert [event async for event in events if event.id is not None] == live[7:]
+            for wrong in ("events?after=x", "events?after=-1"):
+                assert (await one.alice.get(f"{ROOT}/{id}/{wrong}")).status == 400
+            assert (await one.alice.get(f"{ROOT}/{id}/events", last_event_id="1e3")).status == 400
             assert [event.kind for event in live] == [each["kind"] for each in lines]
 
     asyncio.run(main())

@@ -17,6 +17,7 @@ from centuria.core.progress import Progress
 from centuria.errors import JournalError
 from centuria.events import Record
 from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.texts import Show, whole
 from centuria.gateway.swarms.work import Work
 from centuria.journal import JournalReader
 from centuria.stream import Feed, Gap, Item, Stream, Subscription
@@ -30,8 +31,11 @@ _BEAT = b": still here\n\n"
 _RETRY = b"retry: 2000\n\n"
 
 
-async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> AsyncGenerator[bytes]:
-    """The events of a swarm that works, from number `after` on, until it does not any more."""
+async def live(
+    work: Work, after: int, *, show: Show = whole, texts: bool = True, heartbeat: float = HEARTBEAT
+) -> AsyncGenerator[bytes]:
+    """The events of a swarm that works, from number `after` on, until it does not any more. Without `texts` there are
+    no pieces of text."""
     yield _RETRY
     while not work.begun.is_set():
         try:
@@ -41,18 +45,21 @@ async def live(work: Work, after: int, *, heartbeat: float = HEARTBEAT) -> Async
             yield _BEAT
     stream = work.stream
     if stream is not None:
-        journal = work.run.launch.folder.journal
-        async with aclosing(follow(stream, journal, after, heartbeat=heartbeat, written=work.written)) as chunks:
+        journal, written = work.run.launch.folder.journal, work.written.setdefault(show is whole, {})
+        followed = follow(stream, journal, after, show=show, texts=texts, heartbeat=heartbeat, written=written)
+        async with aclosing(followed) as chunks:
             async for chunk in chunks:
                 yield chunk
     await work.over.wait()
     yield _end(work.kept)
 
 
-async def past(kept: Kept, journal: Path, progress: Progress, after: int) -> AsyncGenerator[bytes]:
+async def past(
+    kept: Kept, journal: Path, progress: Progress, after: int, *, show: Show = whole
+) -> AsyncGenerator[bytes]:
     """The events of a swarm that does not work."""
     yield _RETRY
-    async with aclosing(_from_journal(journal, Feed(progress), after, progress.seq)) as chunks:
+    async with aclosing(_from_journal(journal, Feed(progress), after, progress.seq, show)) as chunks:
         async for chunk, _ in chunks:
             yield chunk
     yield _end(kept)
@@ -63,22 +70,24 @@ async def follow(
     journal: Path,
     after: int,
     *,
+    show: Show = whole,
+    texts: bool = True,
     heartbeat: float = HEARTBEAT,
     written: dict[int, bytes] | None = None,
 ) -> AsyncGenerator[bytes]:
     """A stream's events after number `after`, until it closes; what is no longer there is read from its journal.
 
-    `written` holds the newest facts as they were written for another reader.
+    `written` holds the newest facts as they were written for another reader with a `show` that shows them alike.
     """
     shared = {} if written is None else written
-    items = stream.subscribe(bound=BOUND)
+    items = stream.subscribe(bound=BOUND, deltas=texts)
     missed = stream.seq
     last = min(after, missed)
     try:
         while True:
             if missed > last:
                 await stream.durable(missed)
-                async with aclosing(_from_journal(journal, stream, last, missed)) as chunks:
+                async with aclosing(_from_journal(journal, stream, last, missed, show)) as chunks:
                     async for chunk, _ in chunks:
                         yield chunk
                 last = missed
@@ -87,7 +96,9 @@ async def follow(
                 return
             last = max([item.seq for item in batch if isinstance(item, Record)], default=last)
             await stream.durable(last)
-            yield b"".join(_shared(item, stream, shared) for item in batch) or _BEAT
+            chunk = b"".join(_shared(item, stream, show, shared) for item in batch)
+            if chunk or not batch:
+                yield chunk or _BEAT
             if batch and isinstance(batch[-1], Gap):
                 missed = batch[-1].seq
     except JournalError:
@@ -111,7 +122,9 @@ async def _some(items: Subscription, heartbeat: float) -> list[Item] | None:
     return batch
 
 
-async def _from_journal(journal: Path, feed: Feed, after: int, until: int) -> AsyncGenerator[tuple[bytes, int]]:
+async def _from_journal(
+    journal: Path, feed: Feed, after: int, until: int, show: Show
+) -> AsyncGenerator[tuple[bytes, int]]:
     """The facts after one number, up to another, in pieces, each with the number of its last one."""
     reader = await asyncio.to_thread(JournalReader, journal)
     try:
@@ -119,7 +132,7 @@ async def _from_journal(journal: Path, feed: Feed, after: int, until: int) -> As
 
         def some() -> tuple[bytes, int]:
             found = [record for record in islice(records, BATCH) if record.seq <= until]
-            return b"".join(_event(record, feed) for record in found), found[-1].seq if found else until
+            return b"".join(_event(record, feed, show) for record in found), found[-1].seq if found else until
 
         last = after
         while last < until:
@@ -140,20 +153,23 @@ async def _in_thread(work: Callable[[], tuple[bytes, int]]) -> tuple[bytes, int]
         raise
 
 
-def _shared(item: Item, feed: Feed, written: dict[int, bytes]) -> bytes:
+def _shared(item: Item, feed: Feed, show: Show, written: dict[int, bytes]) -> bytes:
     """An event, written once for all readers that are with it."""
     if not isinstance(item, Record):
-        return _event(item, feed)
+        return _event(item, feed, show)
     event = written.get(item.seq)
     if event is None:
-        event = written[item.seq] = _event(item, feed)
+        event = written[item.seq] = _event(item, feed, show)
         if len(written) > BOUND:
             del written[next(iter(written))]
     return event
 
 
-def _event(item: Item, feed: Feed) -> bytes:
-    data = line(item, feed)
+def _event(item: Item, feed: Feed, show: Show) -> bytes:
+    shown = show(item)
+    if shown is None:
+        return b""
+    data = line(shown, feed)
     if isinstance(item, Record):
         return f"id: {item.seq}\nevent: {item.event.kind}\ndata: {data}\n".encode()
     kind = "gap" if isinstance(item, Gap) else item.kind

@@ -14,6 +14,7 @@ from centuria.gateway.swarms import events
 from centuria.gateway.swarms.kept import Kept
 from centuria.gateway.swarms.past import Past
 from centuria.gateway.swarms.running import Swarms
+from centuria.gateway.swarms.texts import Show, whole, without_texts
 from centuria.gateway.swarms.told import ROOT, brief, links, snapshot
 from centuria.gateway.swarms.wanted import priority
 from centuria.gateway.swarms.work import Work, conflict, not_running
@@ -109,15 +110,22 @@ class SwarmService(Swarms):
 
     async def _events(self, request: Request) -> Streaming:
         kept = await self.find(request)
-        after = request.headers.get("last-event-id") or request.query.get("after", "0")
-        return await self._stream(kept, _number(after, "Last-Event-ID", 0, _MOST_SEQ), {})
+        after = _number(request.query.get("after", "0"), "after", 0, _MOST_SEQ)
+        last = request.headers.get("last-event-id")
+        number = _number(last, "Last-Event-ID", 0, _MOST_SEQ) if last else after
+        if request.query.get("brief") != "true":
+            return await self._stream(kept, number, {})
+        agent = request.query.get("agent", "")
+        return await self._stream(kept, number, {}, show=without_texts(agent), texts=bool(agent))
 
-    async def _stream(self, kept: Kept, after: int, headers: Mapping[str, str]) -> Streaming:
+    async def _stream(
+        self, kept: Kept, after: int, headers: Mapping[str, str], *, show: Show = whole, texts: bool = True
+    ) -> Streaming:
         work = self.working(kept.id)
         if work is not None:
-            return Streaming(events.live(work, after), headers=headers)
+            return Streaming(events.live(work, after, show=show, texts=texts), headers=headers)
         past = await self._past_of(kept)
-        return Streaming(events.past(kept, past.folder.journal, past.progress, after), headers=headers)
+        return Streaming(events.past(kept, past.folder.journal, past.progress, after, show=show), headers=headers)
 
     async def _result(self, request: Request) -> Reply:
         kept = await self.find(request)

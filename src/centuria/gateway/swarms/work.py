@@ -29,8 +29,8 @@ class Work:
         self.begun = asyncio.Event()
         self.over = asyncio.Event()
         self.interrupted = False
-        #: The newest facts as events, by number: several readers have the same ones.
-        self.written: dict[int, bytes] = {}
+        #: The newest facts as events, by number, whole ones and brief ones: several readers have the same ones.
+        self.written: dict[bool, dict[int, bytes]] = {}
         self._task: asyncio.Task[None] | None = None
 
     @property

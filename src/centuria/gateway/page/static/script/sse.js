@@ -12,13 +12,14 @@ const BUDGET_MS = 12;
  */
 export function follow(url, { onItems, onState, onGap = () => {} }) {
   const stopping = new AbortController();
-  let last = 0, tries = 0, wake = null, stopped = false;
+  let last = 0, tries = 0, wake = null, stopped = false, address = url, moving = null;
 
   async function once() {
     const reading = new AbortController(), end = () => reading.abort();
+    moving = end;
     stopping.signal.addEventListener("abort", end);
     try {
-      const answer = await fetch(url, {
+      const answer = await fetch(address, {
         signal: reading.signal, credentials: "same-origin", cache: "no-store",
         headers: headers({ accept: "text/event-stream", "last-event-id": String(last) }),
       });
@@ -82,7 +83,8 @@ export function follow(url, { onItems, onState, onGap = () => {} }) {
 
   async function run() {
     while (!stopped) {
-      onState("connecting");
+      const asked = address;
+      if (tries > 0 || last === 0) onState("connecting");
       let how;
       try {
         how = await once();
@@ -90,6 +92,7 @@ export function follow(url, { onItems, onState, onGap = () => {} }) {
         how = false;
       }
       if (stopped) return;
+      if (address !== asked && how !== true) continue;
       if (how === true) { onState("ended"); return; }
       if (how instanceof Error) { onState("refused", how); return; }
       const pause = tries === 0 ? 0.3 : Math.min(15, 2 ** (tries - 1)) * (0.8 + 0.4 * Math.random());
@@ -102,6 +105,8 @@ export function follow(url, { onItems, onState, onGap = () => {} }) {
   run();
   return {
     stop() { stopped = true; stopping.abort(); if (wake) wake(); },
+    /** Go on at another address of the same events. */
+    to(next) { if (next !== address) { address = next; if (moving) moving(); } },
     /** Try again at once. */
     now() { tries = 0; if (wake) wake(); },
   };

@@ -88,7 +88,8 @@ export function runView({ parts: [id, agent], retitle }) {
   }
 
   const LINES = { connecting: "connecting", live: "live", waiting: "not connected", ended: "", refused: "" };
-  const following = follow(swarmPath(id, "events"), {
+  const events = name => `${swarmPath(id, "events")}?brief=true${name === undefined ? "" : `&agent=${encodeURIComponent(name)}`}`;
+  const following = follow(events(agent), {
     onItems(items) {
       for (const item of items) {
         fold.take(item);
@@ -117,6 +118,7 @@ export function runView({ parts: [id, agent], retitle }) {
   function openAgent(name) {
     if (panel?.id === name) return;
     shut();
+    following.to(events(name));
     if (name === undefined) return;
     panel = agentPanel({ swarm: id, id: name, fold, close: leave });
     watch.append(panel.node);
