@@ -26,6 +26,8 @@ from centuria.views.lines import line
 #: Items that are held for one reader; facts in one piece; seconds of silence until a comment is sent.
 BOUND, BATCH = 2_000, 200
 HEARTBEAT = 15.0
+#: Bytes of an event that is kept for the next reader.
+_SMALL = 4_096
 _BEAT = b": still here\n\n"
 #: Milliseconds after which a browser comes back by itself.
 _RETRY = b"retry: 2000\n\n"
@@ -159,9 +161,11 @@ def _shared(item: Item, feed: Feed, show: Show, written: dict[int, bytes]) -> by
         return _event(item, feed, show)
     event = written.get(item.seq)
     if event is None:
-        event = written[item.seq] = _event(item, feed, show)
-        if len(written) > BOUND:
-            del written[next(iter(written))]
+        event = _event(item, feed, show)
+        if len(event) <= _SMALL:
+            written[item.seq] = event
+            if len(written) > BOUND:
+                del written[next(iter(written))]
     return event
 
 
