@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from centuria.gateway.openapi.document import document
 from centuria.gateway.web import Reply, Request, Route
 from tests.gateway.page.browser import Line, Window, window
 from tests.gateway.page.kit import (
@@ -562,10 +563,10 @@ DOCUMENT = {
 
 @pytest.mark.parametrize("wide", [1440, 360])
 async def test_the_api_is_drawn_from_its_document_whatever_that_holds(tmp_path: Path, wide: int) -> None:
-    async def document(request: Request) -> Reply:
+    async def strange(request: Request) -> Reply:
         return Reply.of(DOCUMENT)
 
-    routes = [Route("GET", "/openapi.json", document, "public")]
+    routes = [Route("GET", "/openapi.json", strange, "public")]
     async with served(tmp_path, routes=routes) as one, window(one.url, wide=wide) as shown:
         page = shown.page
         await page.goto(f"{one.url}/docs")
@@ -585,6 +586,20 @@ async def test_the_api_is_drawn_from_its_document_whatever_that_holds(tmp_path: 
         assert await page.evaluate("window.hit") is None
         assert await shown.width() <= wide
         await shown.picture(f"docs-{wide}", whole=True)
+
+
+async def test_the_gateways_own_document_is_drawn_whole(tmp_path: Path) -> None:
+    async def own(request: Request) -> Reply:
+        return Reply.of(document())
+
+    routes = [Route("GET", "/openapi.json", own, "public")]
+    async with served(tmp_path, routes=routes) as one, window(one.url) as shown:
+        await shown.page.goto(f"{one.url}/docs")
+        await shown.page.wait_for_selector(".call")
+        calls = sum(len(methods) for methods in document()["paths"].values())
+        assert await shown.page.locator(".call").count() == calls
+        assert await shown.page.locator(".api > nav a").count() == calls
+        await shown.picture("docs")
 
 
 async def test_a_gateway_without_a_document_says_so(tmp_path: Path) -> None:

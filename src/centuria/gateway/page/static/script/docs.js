@@ -35,6 +35,9 @@ class Document {
   }
 }
 
+/** Text with its `code` set as such. */
+const prose = text => String(text).split(/`([^`]+)`/).map((part, index) => index % 2 ? el("code", {}, part) : part);
+
 function typeOf(doc, schema) {
   const one = doc.at(schema), name = typeof schema?.$ref === "string" ? schema.$ref.split("/").at(-1) : "";
   if (one.const !== undefined) return JSON.stringify(one.const);
@@ -64,7 +67,7 @@ function shape(doc, schema, deep = 0) {
   return el("div", {}, el("ul", { class: "shape" }, names.map(([name, property]) => {
     const inner = shape(doc, property, deep + 1), whole = doc.at(property), more = bounds(whole);
     const line = [el("code", {}, name), " ", el("span", { class: "soft" }, typeOf(doc, property)), must.has(name) ? el("span", { class: "must" }, " required") : null,
-      whole.description ? el("span", {}, `  ${whole.description}`) : null, more ? el("span", { class: "soft" }, `  ${more}`) : null];
+      whole.description ? el("span", {}, "  ", prose(whole.description)) : null, more ? el("span", { class: "soft" }, `  ${more}`) : null];
     return el("li", {}, line, inner ? el("details", { open: deep < 1 }, el("summary", {}, "inside"), inner) : null);
   })), parts);
 }
@@ -79,13 +82,13 @@ function section(doc, { path, verb, call, shared, id }) {
   const request = doc.at(call.requestBody || {});
   return el("section", { class: "card call", id, "aria-labelledby": id + "-name" },
     el("h3", { id: id + "-name" }, el("span", { class: "verb", "data-verb": verb }, verb.toUpperCase()), path),
-    call.summary ? el("p", {}, call.summary) : null, call.description && call.description !== call.summary ? el("p", { class: "soft small" }, call.description) : null,
+    call.summary ? el("p", {}, prose(call.summary)) : null, call.description && call.description !== call.summary ? el("p", { class: "soft small" }, prose(call.description)) : null,
     parameters.length ? [el("h4", {}, "Parameters"), el("ul", { class: "shape" }, parameters.map(one => el("li", {}, el("code", {}, one.name), " ",
-      el("span", { class: "soft" }, `${one.in}, ${typeOf(doc, one.schema || {})}`), one.required ? el("span", { class: "must" }, " required") : null, one.description ? `  ${one.description}` : "", " ", el("span", { class: "soft" }, bounds(doc.at(one.schema || {}))))))] : null,
+      el("span", { class: "soft" }, `${one.in}, ${typeOf(doc, one.schema || {})}`), one.required ? el("span", { class: "must" }, " required") : null, one.description ? ["  ", prose(one.description)] : "", " ", el("span", { class: "soft" }, bounds(doc.at(one.schema || {}))))))] : null,
     body(doc, "Body", request.content),
     Object.entries(call.responses || {}).map(([status, response]) => {
       const one = doc.at(response), inside = body(doc, `Answer ${status}`, one.content);
-      return inside.length ? [inside, one.description ? el("p", { class: "small soft" }, one.description) : null] : [el("h4", {}, `Answer ${status}`), one.description ? el("p", { class: "small soft" }, one.description) : null];
+      return inside.length ? [inside, one.description ? el("p", { class: "small soft" }, prose(one.description)) : null] : [el("h4", {}, `Answer ${status}`), one.description ? el("p", { class: "small soft" }, prose(one.description)) : null];
     }));
 }
 
@@ -94,7 +97,7 @@ function draw(whole) {
   for (const call of calls) { const tag = call.call.tags?.[0] || "Paths"; groups.set(tag, [...(groups.get(tag) || []), call]); }
   const info = whole.info || {};
   main.replaceChildren(
-    el("div", { class: "head" }, el("div", {}, el("h1", {}, info.title || "API"), el("p", { class: "under" }, [info.version ? `version ${info.version}` : "", info.description || ""].filter(Boolean).join("  ·  "))),
+    el("div", { class: "head" }, el("div", {}, el("h1", {}, info.title || "API"), info.version ? el("p", { class: "under" }, `version ${info.version}`) : null, info.description ? el("p", { class: "under about" }, prose(info.description)) : null),
       el("div", { class: "actions" }, el("a", { class: "button", href: "/openapi.json" }, "openapi.json"))),
     el("div", { class: "api" },
       el("nav", { "aria-label": "Paths" }, [...groups].map(([tag, some]) => [el("h2", {}, tag), some.map(({ id, verb, path }) => el("a", { href: "#" + id }, el("span", { class: "verb", "data-verb": verb }, verb.toUpperCase()), path))])),
