@@ -35,8 +35,8 @@ class Document {
   }
 }
 
-/** Text with its `code` set as such. */
-const prose = text => String(text).split(/`([^`]+)`/).map((part, index) => index % 2 ? el("code", {}, part) : part);
+/** Text with its `code` set as such, its lines joined to paragraphs. */
+const prose = text => String(text).replace(/([^\n])\n(?=[^\n\-*|\d])/g, "$1 ").split(/`([^`]+)`/).map((part, index) => index % 2 ? el("code", {}, part) : part);
 
 function typeOf(doc, schema) {
   const one = doc.at(schema), name = typeof schema?.$ref === "string" ? schema.$ref.split("/").at(-1) : "";
