@@ -34,11 +34,14 @@ _REQUEST: dict[str, Any] = {
     "type": "object",
     "description": "OpenAI's body. What is not named here is passed on as it is.",
     "required": ["messages"],
-    "anyOf": [{"required": ["model"]}, {"required": ["models"]}],
+    "anyOf": [
+        {"required": ["model"], "properties": {"model": {"type": "string"}}},
+        {"required": ["models"], "properties": {"models": {"type": "array"}}},
+    ],
     "properties": {
-        "model": {**_NAME, "description": "A model of `GET /v1/models`.", "examples": ["kimi-k2.5"]},
+        "model": {**nullable(_NAME), "description": "A model of `GET /v1/models`.", "examples": ["kimi-k2.5"]},
         "models": {
-            "type": "array",
+            "type": ["array", "null"],
             "minItems": 1,
             "maxItems": 16,
             "items": _NAME,

@@ -6,12 +6,12 @@ import json
 from typing import Any
 
 from centuria import __version__
-from centuria.gateway.openapi import chat, house, tools
+from centuria.gateway.openapi import chat, house, page, swarms, tools
 from centuria.gateway.openapi.parts import ERROR, RESPONSES
 from centuria.gateway.web import Reply, Request, Route
 
 PATH = "/openapi.json"
-_ROOMS = (chat, tools, house)
+_ROOMS = (chat, tools, swarms, page, house)
 _DESCRIPTION = """\
 One key and one URL for many models, one set of tools, and swarms as a service.
 
