@@ -1,7 +1,7 @@
 """The drivers: each runs one of the document's programs against a gateway and prints what came of it as JSON.
 
 The programs are as the document has them. What differs is put in when they are read: the base URL, with which the
-prefix changes that remedy 2 requires, and the key. Remedies 3 to 5 are pieces without imports; they get those of remedy 1.
+prefix changes that remedy 2 requires, and the key. Remedies 3 to 5 are pieces without imports: they get those of
 """
 
 import asyncio

@@ -14,11 +14,12 @@ from typing import Any
 import pytest
 
 from centuria.gateway.settings import GatewaySettings
-from centuria.settings import ToolServer
+from centuria.settings import Timeouts, ToolServer
 from centuria.testing.upstream import Calls, FakeUpstream, HttpError, Reply, Silence, Text
 from tests.gateway.serving import deployment, run, serving
 from tests.servers.installed import CLIENTS_PYTHON, require
 
+pytestmark = pytest.mark.timeout(300)
 HERE = Path(__file__).parent
 TOOLS = ("web_search", "code_exec", "file_read")
 REMEDIES = ("section6", "remedy1", "remedy2", "remedy3", "remedy4", "remedy5")
@@ -102,6 +103,7 @@ async def _play(names: tuple[str, ...]) -> Played:
                 store=str(folder / "gateway.db"),
                 servers=servers,
                 bare_names=True,
+                timeouts=Timeouts(server_start=90.0),  # three programs begin at once, on a machine that may be busy
             )
             async with serving(settings) as served:
                 env = {"GATEWAY": served.url, "KEY": await served.key("article")}
