@@ -6,12 +6,12 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from difflib import get_close_matches
 from typing import Any, Protocol
 
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.core.grants import Grant
 from centuria.core.names import unknown_tool
+from centuria.core.quoting import meant
 from centuria.core.schemas import Dialect, Unlawful, legal, shortened
 from centuria.core.toolsearch import (
     CALL_TOOL,
@@ -291,8 +291,7 @@ def left_out(tool: str, server: str, why: str) -> str:
 
 def unknown_grant(name: str, there: Sequence[str]) -> str:
     """The sentence on a tool that was granted and that no server has."""
-    near = get_close_matches(name, there, n=1, cutoff=0.6)
-    return f"No server has the tool {name}, which `tools` names." + (f" Did you mean {near[0]}?" if near else "")
+    return f"No server has the tool {name}, which `tools` names." + meant(name, there)
 
 
 def _not_granted(what: str, name: str, there: Sequence[str]) -> str:

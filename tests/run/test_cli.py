@@ -298,3 +298,27 @@ def test_a_resume_with_nothing_left_to_do_says_so(here: Centuria) -> None:
     assert here("run", "Say hello.").code == 0
     said = here("resume", "last")
     assert (said.code, "nothing was left to do" in said.err) == (0, True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (["rnu", "job.toml"], "there is no command 'rnu'. Did you mean run?"),
+        (["keys", "lst"], "there is no action 'lst'. Did you mean list?"),
+        (["job.toml"], "Did you mean: centuria run job.toml?"),
+        (["Compare the banks."], "Did you mean: centuria run 'Compare the banks.'?"),
+        (["xyzzy"], "There is: run, map, resume,"),
+        (["run", "x", "--bugdet", "2"], "Did you mean --budget?"),
+    ],
+)
+def test_a_word_that_is_no_command_or_flag_is_told_with_the_one_that_was_meant(
+    here: Centuria, arguments: Sequence[str], meant: str
+) -> None:
+    said = here(*arguments)
+    assert said.code == 2 and meant in said.err and said.out == ""
+
+
+def test_a_map_whose_prompt_and_rows_are_swapped_is_told_the_right_order(here: Centuria, tmp_path: Path) -> None:
+    (tmp_path / "c.csv").write_text("Name\nA\n")
+    said = here("map", "c.csv", "Say {Name}.")
+    assert_refused(said, "The prompt comes before the rows", "centuria map 'Say {Name}.' c.csv", folder=tmp_path)

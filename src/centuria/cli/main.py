@@ -11,10 +11,11 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from textwrap import dedent
-from typing import TYPE_CHECKING, NoReturn, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from centuria import __version__
 from centuria.cli.key_flags import add_keys_and_usage
+from centuria.cli.mistyped import Parser, refuse_flags
 from centuria.errors import CenturiaError, ConfigurationError, GraphError
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     _ready_streams()
     options, unknown = parser().parse_known_args(arguments)
     if unknown:
-        _refuse(options.parser, unknown)
+        refuse_flags(options.parser, unknown)
     try:
         return _command(options.does)(options)
     except (ConfigurationError, GraphError) as error:
@@ -61,15 +62,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         silence(sys.stdout)  # the reader of our output has gone
         return OK
-
-
-def _refuse(command: argparse.ArgumentParser, unknown: Sequence[str]) -> NoReturn:
-    """Flags that a command does not have, with its own usage and the flag that may have been meant."""
-    from difflib import get_close_matches
-
-    there = [word for action in command._actions for word in action.option_strings]
-    near = get_close_matches(unknown[0].partition("=")[0], there, n=1)
-    command.error(f"unrecognized arguments: {' '.join(unknown)}" + (f" (did you mean {near[0]}?)" if near else ""))
 
 
 def _ready_streams() -> None:
@@ -107,7 +99,7 @@ def _command(does: str) -> Callable[[argparse.Namespace], int]:
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    top = argparse.ArgumentParser(
+    top: argparse.ArgumentParser = Parser(
         prog="centuria",
         description="A hundred agents, one job: fan-out, MCP tools, one budget, an honest census, and resume.",
         epilog=_EPILOG,

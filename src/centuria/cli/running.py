@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Coroutine
@@ -28,7 +29,7 @@ from centuria.stream import Feed, Stream
 from centuria.swarm import RUNS, Place
 from centuria.views import digest, live, plain, text
 from centuria.views.lines import lines
-from centuria.views.words import clean_text, counted, dollars, seconds
+from centuria.views.words import clean, clean_text, counted, dollars, seconds
 
 #: An answer longer than this goes to a file, and its path to standard output.
 _MOST_PRINTED = 20_000
@@ -51,6 +52,12 @@ def run(options: argparse.Namespace) -> int:
 
 def map_rows(options: argparse.Namespace) -> int:
     """`centuria map`: one subagent a row."""
+    if is_file(options.template) and not is_file(str(options.rows)):
+        right = shlex.join([str(options.rows), options.template])
+        raise ConfigurationError(
+            f"The prompt comes before the rows, and {clean(options.template, 80)} is a file.",
+            remedy=f"Did you mean: centuria map {right}?",
+        )
     merge = "table" if options.schema else None
     overrides = overrides_from(options, schema=options.schema, merge=merge, limit=options.limit)
     loaded = job_from_prompt(
@@ -78,15 +85,22 @@ def is_job_file(job: str) -> bool:
     """A goal has spaces or is no file; what looks like a file and is not there is a mistake, not a goal."""
     if not job.strip():
         raise ConfigurationError("The goal is empty.", remedy='Give a job file, or a goal: centuria run "Compare ...".')
-    path, there, is_file = Path(job), False, False
-    with suppress(OSError, ValueError):  # too long for a name, or no name at all: a goal
-        there, is_file = path.exists(), path.is_file()
-    if job.endswith(".toml") or is_file:
+    path, there = Path(job), False
+    with suppress(OSError, ValueError):
+        there = path.exists()
+    if job.endswith(".toml") or is_file(job):
         return True
     if len(job.split()) == 1 and (there or path.suffix.lower() in _FILE_SUFFIXES):
         raise ConfigurationError(
             f"{job} is not a job file.", remedy='Give a TOML file, or a goal in words: centuria run "Compare ...".'
         )
+    return False
+
+
+def is_file(word: str) -> bool:
+    """Whether there is a file of this name; a text that is too long for one, or cannot be one, is none."""
+    with suppress(OSError, ValueError):
+        return Path(word).is_file()
     return False
 
 

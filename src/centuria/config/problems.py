@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from difflib import get_close_matches
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from centuria.core.quoting import did_you_mean, quoted
+from centuria.core.quoting import did_you_mean, meant, quoted
 from centuria.errors import JobError
 
 if TYPE_CHECKING:
@@ -143,8 +142,7 @@ def _nearest_choice(kind: str, detail: ErrorDetails) -> str:
     choices = [
         part.strip(" '") for part in str(detail.get("ctx", {}).get("expected", "")).replace(" or ", ", ").split(",")
     ]
-    close = get_close_matches(given, choices, n=1, cutoff=0.6)
-    return f"Did you mean {quoted(close[0])}?" if close else ""
+    return meant(given, choices, quoted).strip()
 
 
 @cache

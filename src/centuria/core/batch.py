@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from itertools import islice
 
+from centuria.core.quoting import meant
 from centuria.errors import GraphError
 from centuria.events import TaskAdded
 from centuria.messages import Assigned
@@ -158,14 +158,9 @@ def _resolve(tasks: Sequence[NewTask], there: Mapping[str, TaskAdded], total: in
 
 def _unknown(task: str, verb: str, name: str, known: Iterable[str]) -> GraphError:
     names = [id for id in known if id != task]
-    close = get_close_matches(name, _near(name, names), n=1, cutoff=0.6) if len(name) <= _CLIPPED else []
-    if close:
-        remedy = f"Did you mean {_quoted(close[0])}?"
-    elif names:
-        more = ", ..." if len(names) > _SHOWN else ""
-        remedy = f"There is: {', '.join(map(_quoted, names[:_SHOWN]))}{more}."
-    else:
-        remedy = "There is no other task."
+    more = ", ..." if len(names) > _SHOWN else ""
+    listed = f"There is: {', '.join(map(_quoted, names[:_SHOWN]))}{more}." if names else "There is no other task."
+    remedy = meant(name, _near(name, names), _quoted).strip() or listed
     return GraphError(f"Task {_quoted(task)} {verb} {_quoted(name)}, which does not exist.", remedy=remedy)
 
 

@@ -18,8 +18,9 @@ import json
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from difflib import get_close_matches
 from typing import Any
+
+from centuria.core.quoting import meant
 
 #: The longest name that every provider takes.
 LONGEST = 64
@@ -105,11 +106,10 @@ def unknown_tool(name: str, view: Collection[str]) -> str:
     """What a model is told that called a tool which it was not given: at most 20 that it may call."""
     names = sorted(view)
     shown = name[:LONGEST].encode("ascii", "replace").decode()
-    close = get_close_matches(shown, names, n=1, cutoff=0.6)
     there = ", ".join(names[:20]) + (f" and {len(names) - 20} more" if len(names) > 20 else "")
     return (
         f"There is no tool {shown!r} for you."
-        + (f" Did you mean {close[0]}?" if close else "")
+        + meant(shown, names)
         + (f" You may call: {there}." if names else " You have no tools.")
     )
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
-
 from centuria.core.progress import Progress
+from centuria.core.quoting import did_you_mean
 from centuria.core.tallies import AGENTS
 from centuria.errors import ConfigurationError
 
@@ -21,10 +20,8 @@ def check_limit(resource: str, limit: int, progress: Progress, *, agents: int | 
         )
     known = [name for name in progress.resources if name == AGENTS or name.startswith(_KINDS)]
     if resource not in known:
-        close = get_close_matches(resource, known, n=1, cutoff=0.5)
-        there = f"There is: {', '.join(sorted(known)[:20])}."
         raise ConfigurationError(
-            f"The run has nothing called {resource!r}.", remedy=f"Did you mean {close[0]}?" if close else there
+            f"The run has nothing called {resource!r}.", remedy=did_you_mean(resource, sorted(known))
         )
     if not 0 <= limit <= MOST:
         raise ConfigurationError(

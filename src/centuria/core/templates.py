@@ -10,9 +10,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from difflib import get_close_matches
 from typing import Any
 
+from centuria.core.quoting import meant
 from centuria.core.strict_json import strict_json
 from centuria.errors import JobError
 
@@ -101,11 +101,9 @@ def fits_header(text: str) -> bool:
 def nearest(name: str, known: Mapping[str, Any] | Sequence[str]) -> str:
     """A remedy sentence: the nearest right name, or the names that there are."""
     names = [str(key) for key in known]
-    close = get_close_matches(name, names, n=1, cutoff=0.6)
-    if close:
-        return f"Did you mean {{{close[0]}}}? Write {{{{ and }}}} for braces that are meant literally."
     there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
-    return f"There is: {there or 'nothing'}. Write {{{{ and }}}} for braces that are meant literally."
+    told = meant(name, names, "{{{}}}".format).strip() or f"There is: {there or 'nothing'}."
+    return f"{told} Write {{{{ and }}}} for braces that are meant literally."
 
 
 def find_json(text: str) -> Any:

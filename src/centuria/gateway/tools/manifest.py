@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
-from difflib import get_close_matches
 from typing import Any
 from urllib.parse import urlsplit
 
+from centuria.core.quoting import meant, quoted
 from centuria.gateway.problems import Problem, bad_request
 from centuria.gateway.tools.naming import is_legal
 
@@ -145,8 +145,7 @@ def _refused(field: str, place: str, allowed: Collection[str] = ()) -> Problem:
     if field.lower() in _NEVER:
         why = f"`{shown}` cannot be set by a request: how servers are started and reached is the operator's to say."
     else:
-        close = get_close_matches(field, allowed, n=1, cutoff=0.6)
-        why = f"A manifest has no field `{shown}`." + (f" Did you mean `{close[0]}`?" if close else "")
+        why = f"A manifest has no field `{shown}`." + meant(shown, allowed, quoted)
     return bad_request(why, param=f"{place}.{shown}", code="field_not_allowed")
 
 

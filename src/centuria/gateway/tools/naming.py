@@ -6,9 +6,9 @@ import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 
 from centuria.core.names import LONGEST
+from centuria.core.quoting import meant
 from centuria.ports import HostedTool
 
 #: Names that every provider takes for a function (Kimi: 3 to 64 characters, no digit or `-` first).
@@ -61,10 +61,9 @@ def unknown(name: str, names: Names, others: Collection[str] = ()) -> str:
     if several:
         return f"Several servers have a tool {shown!r}: write {' or '.join(several[:5])}."
     there = sorted({tool.name for tool in names.shown} | set(others))
-    close = get_close_matches(name, [*there, *names.by_name], n=1, cutoff=0.6)
     listed = ", ".join(there[:20]) + (f" and {len(there) - 20} more" if len(there) > 20 else "")
     return (
         f"There is no tool {shown!r} for this key."
-        + (f" Did you mean {close[0]}?" if close else "")
+        + meant(shown, [*there, *names.by_name])
         + (f" There is: {listed}." if there else " It has no tools.")
     )
