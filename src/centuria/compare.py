@@ -175,7 +175,7 @@ def prepare_again(
     What failed is a result of its model and is kept. `budget`: another one, in dollars, for all runs together and what
     they spent before. Raises `ConfigurationError`, `JournalError`.
     """
-    folder, state, said = RunFolder(path), _load(path), Overrides(budget=budget)
+    folder, state, said = RunFolder(path), _load(path), Overrides(budget=budget, flags=True)
     chosen = _reference(reference, state)
     parts: list[Part] = []
     problems: list[tuple[str, CenturiaError]] = []

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from centuria.config import ModelChoice, contenders, load_job, pinned, reference_of
+from centuria.config import ModelChoice, Overrides, contenders, load_job, overridden, pinned, reference_of, resolve
 from centuria.errors import CenturiaError, ConfigurationError, JobError, ProviderError
 from tests.promises.kit import write_job
 
@@ -36,6 +36,17 @@ def one(text: str, job: ModelChoice = JOB, **named: ModelChoice) -> ModelChoice:
 )
 def test_each_form_is_read(text: str, choice: ModelChoice) -> None:
     assert one(text) == choice
+
+
+def test_a_provider_before_a_model_means_the_same_to_the_flag_model_as_to_a_comparison(tmp_path: Path) -> None:
+    path = tmp_path / "job.toml"
+    path.write_text('[job]\nprompt = "x"\n[model]\nname = "kimi-k2.5"\nprovider = "moonshot"\nkey_env = "MINE"\n')
+    loaded = load_job(path, Overrides(model="openai:gpt-4.1"), env={})
+    for choice in (loaded.model, overridden(loaded.job, JOB, Overrides(model="openai:gpt-4.1"))[1]):
+        assert resolve(choice, KEY) == resolve(one("openai:gpt-4.1"), KEY)
+    assert load_job(path, Overrides(model="kimi-k2.6"), env={}).model == ModelChoice(
+        "kimi-k2.6", "moonshot", None, "MINE"
+    )
 
 
 def test_a_name_of_the_job_file_wins_over_all_other_readings() -> None:

@@ -67,6 +67,13 @@ def test_a_preset_is_complete_with_its_key_alone(preset: Any) -> None:
         (ModelChoice(name="gpt-4.1"), {"HOLYSHEEP_API_KEY": KEY, "OPENAI_API_KEY": KEY}, "openai"),
         (ModelChoice(name="moonshotai/kimi-k2.5"), {"OPENROUTER_API_KEY": KEYS["openrouter"]}, "openrouter"),
         (ModelChoice(name="qwen3:4b"), {}, "ollama"),
+        (ModelChoice(name="openai:gpt-4.1"), {"MOONSHOT_API_KEY": KEY, "OPENAI_API_KEY": KEY}, "openai"),
+        (
+            ModelChoice(name="OpenAI:ft:gpt-4o-mini:house::x1"),
+            {"CENTURIA_BASE_URL": "http://127.0.0.1:9/v1", "OPENAI_API_KEY": KEY},
+            "openai",
+        ),
+        (ModelChoice(), {"CENTURIA_MODEL": "openai:gpt-4.1", "OPENAI_API_KEY": KEY}, "openai"),
         (ModelChoice(name="strange"), {"DEEPSEEK_API_KEY": KEY}, "deepseek"),
         (ModelChoice(), {"OPENAI_API_KEY": KEY, "HOLYSHEEP_API_KEY": KEY}, "holysheep"),
         (ModelChoice(), {"CENTURIA_MODEL": "gpt-4.1", "OPENAI_API_KEY": KEY, "MOONSHOT_API_KEY": KEY}, "openai"),
@@ -334,3 +341,38 @@ def test_schemas_are_written_for_the_maker_of_the_model_whoever_serves_it(
 ) -> None:
     found = resolve(ModelChoice(name=model, provider=provider), {})
     assert (found.endpoint if isinstance(found, NoKey) else found).dialect == dialect
+
+
+# -- a name with a colon ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        *("latest", "4b", "0.6b", "e4b", "8x22b", "135m", "1t-cloud", "480b-cloud", "cloud", "mini", "v1.5"),
+        *("70b-instruct-q4_K_M", "3b-instruct-fp16", "14b-medium-128k-instruct-q4_0", "instruct", "thinking"),
+    ],
+)
+def test_the_tags_of_ollama_are_asked_of_ollama_whatever_their_model_is_called(tag: str) -> None:
+    for family in ("qwen3", "llama3", "deepseek-r1", "gpt-oss", "kimi-k2.5", "gemma3n"):
+        found = endpoint(ModelChoice(name=f"{family}:{tag}"), MOONSHOT_API_KEY=KEY)
+        assert (found.provider, found.model) == ("ollama", f"{family}:{tag}")
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("opnai:gpt-4.1", "openai:gpt-4.1"), ("opnai:x", "openai:x"), ("Moonshoot:kimi-k2.5", "moonshot:kimi-k2.5")],
+)
+def test_a_provider_that_is_mistyped_before_a_colon_is_no_model_of_ollama(name: str, meant: str) -> None:
+    for choice in (ModelChoice(name=name), ModelChoice(name=name, provider="moonshot")):
+        assert refused(choice, MOONSHOT_API_KEY=KEY).remedy == f"Did you mean {meant}?"
+
+
+def test_what_is_neither_a_provider_nor_a_tag_is_refused_with_how_to_say_it() -> None:
+    error = refused(ModelChoice(name="house:dev"))
+    assert "`house` is no provider" in error.message and "`dev` no tag" in error.message
+    assert "--provider" in error.remedy and "ollama" in error.remedy
+    assert refused(ModelChoice(name="openai:")).remedy == "Write openai:MODEL."
+    assert endpoint(ModelChoice(name="house:dev", provider="ollama")).model == "house:dev"
+    assert endpoint(ModelChoice(name="opnai:x", base_url="http://127.0.0.1:9/v1")).model == "opnai:x"
+    assert endpoint(ModelChoice(name="ft:gpt-4o:house::x1", provider="openai"), OPENAI_API_KEY=KEY).provider == "openai"

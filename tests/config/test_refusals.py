@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -192,14 +193,29 @@ def test_rows_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     assert error.message == "The file of rows row.csv does not exist."
 
 
-def test_a_flag_that_cannot_work_is_refused_as_a_flag(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("said", "flag", "word"),
+    [
+        ({"agents": 0}, "--agents must be at least 1, not 0.", "`agents` must be at least 1, not 0."),
+        ({"limit": 0}, "--limit must be at least 1.", "`limit` must be at least 1."),
+        ({"model": ""}, "--model must not be empty.", "`model` must not be empty."),
+        ({"provider": ""}, "--provider must not be empty.", "`provider` must not be empty."),
+        (
+            {"budget": 0.0},
+            "--budget is 0, so nothing could run. Write the dollars that may be spent, or `none` for no cap.",
+            "`budget` is 0, so nothing could run. Write the dollars that may be spent, or `False` for no cap.",
+        ),
+    ],
+)
+def test_a_flag_that_cannot_work_is_refused_as_a_flag_and_an_argument_as_an_argument(
+    tmp_path: Path, said: dict[str, Any], flag: str, word: str
+) -> None:
     (tmp_path / "rows.csv").write_text(ROWS)
     (tmp_path / "job.toml").write_text(JOB)
-    with pytest.raises(JobError) as caught:
-        load_job(tmp_path / "job.toml", Overrides(agents=0), env={})
-    assert caught.value.message == "the command line: [limits] agents must be at least 1, not 0."
-    with pytest.raises(JobError, match="limit of rows must be at least 1"):
-        load_job(tmp_path / "job.toml", Overrides(limit=0), env={})
+    for flags, told in ((True, flag), (False, word)):
+        with pytest.raises(JobError) as caught:
+            load_job(tmp_path / "job.toml", Overrides(**said, flags=flags), env={})
+        assert str(caught.value).startswith(told)
 
 
 def test_values_that_may_be_secrets_are_never_repeated(tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ def resume(options: argparse.Namespace) -> int:
 def overrides_from(options: argparse.Namespace, **more: Any) -> Overrides:
     """What the flags say over a job file."""
     names = ("model", "provider", "base_url", "budget", "agents", "concurrency", "tools")
-    return Overrides(**{name: getattr(options, name, None) for name in names}, **more)
+    return Overrides(**{name: getattr(options, name, None) for name in names}, flags=True, **more)
 
 
 def is_job_file(job: str) -> bool:

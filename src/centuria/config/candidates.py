@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from urllib.parse import urlsplit
 
 from centuria.config.presets import BY_NAME, PRESETS
-from centuria.config.providers import ModelChoice, NoKey, resolve
+from centuria.config.providers import ModelChoice, NoKey, at_provider, resolve
 from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import JobError, ProviderError
 from centuria.settings import Endpoint
@@ -88,11 +88,9 @@ def _read(text: str, job: ModelChoice, named: Mapping[str, ModelChoice]) -> tupl
         return text, named[text]
     if text.startswith(("http://", "https://")):
         return _at_url(text)
-    head, colon, rest = text.partition(":")
-    if colon and head.lower() in BY_NAME:
-        if not rest:
-            raise ProviderError(f"No model is named for {head}.", remedy=f"Write {head}:MODEL.")
-        return text, ModelChoice(name=rest, provider=head.lower())
+    there = at_provider(text)
+    if there is not None:
+        return text, ModelChoice(name=there[1], provider=there[0])
     if not text or any(char.isspace() for char in text):
         raise JobError(
             f"{quoted(text)} is no model." if text else "A name of a model is empty.",

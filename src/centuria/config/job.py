@@ -147,8 +147,9 @@ def overridden(job: Job, choice: ModelChoice, overrides: Overrides) -> tuple[Job
 
     What its tasks are made of (rows, schema, merge) stays as it is. Raises `JobError`.
     """
-    shape = _shaped(overrides.as_tables(), "the command line")
+    shape = _said(overrides)
     limits = replace(job.limits, **_written_limits(shape.limits))
+    choice = ModelChoice() if overrides.elsewhere else choice
     return replace(job, limits=limits), replace(choice, **shape.model.model_dump(exclude_unset=True))
 
 
@@ -182,17 +183,16 @@ def _load(
     table: Table | None = None,
     choice: Choice | None = None,
 ) -> LoadedJob:
-    over = overrides.as_tables()
     _shaped(raw, scope.file)
-    _shaped(over, "the command line")
-    whole = merged(raw, over)
+    _said(overrides)
+    whole = merged({**raw, "model": {}} if overrides.elsewhere else raw, overrides.as_tables())
     shape = _shaped(whole, scope.file)
     source = without_secrets(whole, file=scope.file)
     check_unicode(
         [shape.job.prompt, shape.job.system, [task.prompt for task in shape.task]], scope.file or "The prompt"
     )
     if overrides.limit is not None and overrides.limit < 1:
-        raise JobError("The limit of rows must be at least 1.", remedy="Leave it out for all rows.")
+        raise JobError(f"{overrides.name_of(['limit'])} must be at least 1.", remedy="Leave it out for all rows.")
     problems = Problems(scope.file)
     limits = Limits(**_written_limits(shape.limits))
     nothing: tuple[ToolServer, ...] = ()
@@ -231,6 +231,20 @@ def _shaped(raw: Mapping[str, Any], file: str) -> FileShape:
         from_validation(error, FileShape, problems)
         problems.check()
         raise  # not reached: a validation error has at least one finding
+
+
+def _said(overrides: Overrides) -> FileShape:
+    """What flags or the API say, checked by itself: mistakes in it are told in their words."""
+    try:
+        return FileShape.model_validate(overrides.as_tables())
+    except ValidationError as error:
+        problems = Problems("")
+        from_validation(error, FileShape, problems, overrides.name_of)
+        try:
+            problems.check()
+        except JobError as told:
+            raise JobError(told.message, remedy=overrides.advice(told.remedy)) from None
+        raise
 
 
 def _tried(problems: Problems, read: Callable[[], _T], fallback: _T) -> _T:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from centuria.config.providers import at_provider
+from centuria.core.quoting import quoted
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,24 @@ class Overrides:
     tools: Path | None = None
     merge: str | None = None
     schema: Path | Mapping[str, Any] | None = None
+    #: Whether it was a command line that said it: mistakes are told in its words then.
+    flags: bool = False
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether `model` names its provider too (`openai:gpt-4.1`), so that the job's own says nothing about it."""
+        said_where = self.provider is not None or self.base_url is not None
+        return not said_where and at_provider(self.model or "") is not None
+
+    def name_of(self, location: Sequence[int | str]) -> str:
+        """What a place of the tables is called by who said it: `--budget`, or `budget`."""
+        words = [str(part) for part in location]
+        said = "tools" if words[-1:] == ["tools_file"] else words[0] if words == ["model", "name"] else words[-1]
+        return f"--{said.replace('_', '-')}" if self.flags else quoted(said)
+
+    def advice(self, remedy: str) -> str:
+        """A remedy that was written for job files: without a cap is `none` for a flag, and False in Python."""
+        return remedy.replace("`false`", "`none`" if self.flags else "`False`")
 
     def as_tables(self) -> dict[str, Any]:
         """The same in the shape of a job file."""

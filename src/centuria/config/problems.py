@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -76,16 +76,24 @@ def where(location: Sequence[int | str]) -> str:
     return f"{table}{joint}{', '.join(keys)}".strip()
 
 
-def from_validation(error: ValidationError, model: type[BaseModel], problems: Problems) -> None:
-    """Every finding of pydantic as a sentence of ours; values are not repeated, they may be secrets."""
+def from_validation(
+    error: ValidationError,
+    model: type[BaseModel],
+    problems: Problems,
+    place: Callable[[Sequence[int | str]], str] = where,
+) -> None:
+    """Every finding of pydantic as a sentence of ours; values are not repeated, they may be secrets. `place` tells
+    where each is."""
     # An unknown key is most often the cause of a missing one, so it is told first.
     found = error.errors(include_url=False)
     for detail in sorted(found, key=lambda item: item["type"] != "extra_forbidden"):
-        text, remedy = _sentence(detail, model)
+        text, remedy = _sentence(detail, model, place)
         problems.add(text, remedy)
 
 
-def _sentence(detail: ErrorDetails, model: type[BaseModel]) -> tuple[str, str]:
+def _sentence(
+    detail: ErrorDetails, model: type[BaseModel], where: Callable[[Sequence[int | str]], str]
+) -> tuple[str, str]:
     location, kind = detail["loc"], detail["type"]
     if kind == "finite_number":
         # pydantic also names the branches of JSON's union, which are no keys of the file.

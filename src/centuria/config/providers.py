@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -18,9 +19,16 @@ from centuria.config.presets import (
     family,
 )
 from centuria.config.urls import check_base_url, check_key, check_variable, host_of, is_local, is_private
-from centuria.core.quoting import did_you_mean, quoted
+from centuria.core.quoting import did_you_mean, nearest, quoted
 from centuria.errors import ProviderError
 from centuria.settings import Endpoint, Secret
+
+#: How the tags of Ollama's models look: `latest`, `4b`, `8x22b-instruct-q4_K_M`, `e4b`, `480b-cloud`, `v1.5`.
+_TAG = re.compile(
+    r"(latest|cloud|mini|tiny|nano|small|medium|large|preview|base|chat|code|instruct|text|thinking|vision"
+    r"|v\d[\w.]*|[a-z]?\d+(\.\d+)?(x\d+(\.\d+)?)?[bkmt]|q\d\w*|bf16|fp\d+)([-_][\w.]+)*",
+    re.ASCII | re.IGNORECASE,
+)
 
 #: The provider of a rehearsal, when nothing at all is chosen.
 DEFAULT = "moonshot"
@@ -69,8 +77,15 @@ def resolve(choice: ModelChoice, env: Mapping[str, str]) -> Endpoint | NoKey:
     if choice.key_env is not None:
         check_variable(choice.key_env, "[model] key_env")
     model = choice.name or env.get("CENTURIA_MODEL") or None
+    named = at_provider(model or "") if choice.provider is None and choice.base_url is None else None
+    if named is not None:  # a base URL of the environment is for what is not chosen
+        provider, model = named
+        choice = replace(choice, provider=provider)
+        env = {name: value for name, value in env.items() if name != "CENTURIA_BASE_URL"}
     written = _written_url(choice, env)
     preset = _pick(choice, written, model, env)
+    if model and written is None:
+        _check_colon(model, preset, chosen=choice.provider is not None)
     address = _address(preset, written, choice, env)
     _check_belongs(preset, address, choice)
     model = model or preset.model
@@ -82,6 +97,37 @@ def resolve(choice: ModelChoice, env: Mapping[str, str]) -> Endpoint | NoKey:
         return _without_key(preset, endpoint, address, choice)
     check_key(env[variable], variable, preset, local=is_private(host_of(address.url)))
     return replace(endpoint, key=Secret(env[variable]))
+
+
+def at_provider(text: str) -> tuple[str, str] | None:
+    """The provider and the model of `openai:gpt-4.1`; None for a name without a provider that is known.
+
+    Raises `ProviderError` where no model follows.
+    """
+    head, colon, rest = text.partition(":")
+    if not colon or head.lower() not in BY_NAME:
+        return None
+    if not rest:
+        raise ProviderError(f"No model is named for {head}.", remedy=f"Write {head}:MODEL.")
+    return head.lower(), rest
+
+
+def _check_colon(model: str, preset: Preset, *, chosen: bool) -> None:
+    """Refuse a provider that is mistyped before a colon, and what is no tag of Ollama after it.
+
+    A provider that was chosen may call its models as it likes, but for the name of another one.
+    """
+    head, colon, rest = model.partition(":")
+    if not colon or "/" in head or _TAG.fullmatch(rest) or (chosen and not preset.models):
+        return
+    near = nearest(head.lower(), BY_NAME)
+    if near:
+        raise ProviderError(f"There is no provider {quoted(head)}.", remedy=f"Did you mean {near}:{rest}?")
+    if not chosen:
+        raise ProviderError(
+            f"{quoted(head)} is no provider that is known, and {quoted(rest)} no tag of a model of Ollama.",
+            remedy=f'Write PROVIDER:NAME ({", ".join(BY_NAME)}), or choose: --provider NAME, or provider = "NAME".',
+        )
 
 
 def _written_url(choice: ModelChoice, env: Mapping[str, str]) -> _Address | None:
@@ -100,7 +146,7 @@ def _pick(choice: ModelChoice, written: _Address | None, model: str | None, env:
         preset = BY_NAME.get(choice.provider.lower())
         if preset is None:
             raise ProviderError(
-                f"[model] provider {quoted(choice.provider)} is not known.",
+                f"The provider {quoted(choice.provider)} is not known.",
                 remedy=did_you_mean(choice.provider, BY_NAME),
             )
         return preset
