@@ -66,6 +66,7 @@ class Cores:
             model=launch.endpoint.model,
             rehearsal=launch.rehearse,
             replay=launch.tape.replay is not None,
+            priced=launch.priced,
             budget=limits.budget,
             agents=limits.agents,
             concurrency=limits.concurrency,

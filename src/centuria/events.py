@@ -27,6 +27,7 @@ class RunStarted:
     concurrency: int
     version: str
     replay: bool = False
+    priced: bool = True
     kind: Literal["run_started"] = "run_started"
 
 

@@ -28,7 +28,7 @@ from centuria.config import (
 from centuria.core.blotting import secret_name, secrets_in
 from centuria.core.prices import Price
 from centuria.core.rates import RateLimits
-from centuria.errors import ConfigurationError, JournalError
+from centuria.errors import ConfigurationError, JournalError, PriceMissing
 from centuria.events import RunStarted
 from centuria.folder import RunFolder, file_stem
 from centuria.journal import JournalReader
@@ -113,8 +113,19 @@ class Launch:
 
     @property
     def priced(self) -> bool:
-        """Whether it is known what the model costs; a rehearsal costs nothing."""
-        return self.rehearse or self.price is not None
+        """Whether it is known what the model costs."""
+        return self.price is not None
+
+    @property
+    def refused_when_real(self) -> PriceMissing | None:
+        """Why this rehearsal could not be a real run: it has a cap, and nobody knows what the model costs."""
+        if not self.rehearse or self.tape.replay is not None:
+            return None
+        try:
+            check_price(self.endpoint, self.job.limits, pricelist.load(self.prices))
+        except PriceMissing as error:
+            return error
+        return None
 
     def save(self) -> None:
         """Write `job.json` into the run's folder, without keys and without values that could be keys."""

@@ -39,7 +39,7 @@ from centuria.orchestrator import Orchestrator
 from centuria.ports import Model, ServerState, ToolHost, Transport
 from centuria.resume import plan_resume
 from centuria.scheduler import ToolScheduler
-from centuria.settings import MERGE, Endpoint, Job
+from centuria.settings import MERGE, Job
 from centuria.steering import Approvals, obey
 from centuria.stream import Stream
 from centuria.throttle import Throttle
@@ -269,7 +269,7 @@ class Run:
         if self.purse is not None and job.limits.budget is not None:
             stream.publish(Notice("The budget is that of all runs of a comparison together."))
         if not launch.priced:
-            stream.publish(Notice(unpriced(launch.endpoint), "warning"))
+            stream.publish(Notice(unpriced(launch), "warning"))
         money.set_cap(RUN_NODE, job.limits.budget)
         slots.set_limit(AGENTS, self._agents, f"limits.agents = {job.limits.agents}")
         retry, tape = RetryPolicy(), launch.tape
@@ -410,7 +410,11 @@ def _deafen(host: Announcing) -> None:
     host.on_change = None
 
 
-def unpriced(endpoint: Endpoint) -> str:
-    """What is said of a model that has no price and no cap that would need one."""
-    model = json.dumps(endpoint.model, ensure_ascii=False)
-    return f"No price is known for {endpoint.model}: its calls are unpriced. Add [prices.{model}] to the job file."
+def unpriced(launch: Launch) -> str:
+    """What is said of a model that has no price: no cap of this run needs one, but a real run's may."""
+    refused = launch.refused_when_real
+    model = json.dumps(launch.endpoint.model, ensure_ascii=False)
+    lines = f"Add [prices.{model}] with its `input` and `output` to the job file"
+    if refused is not None:
+        return f"A real run of this will be refused: {refused.message} {lines}, or take the cap away: --budget none."
+    return f"No price is known for {launch.endpoint.model}: its calls are unpriced. {lines}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -323,3 +324,28 @@ def test_a_map_whose_prompt_and_rows_are_swapped_is_told_the_right_order(here: C
     (tmp_path / "c.csv").write_text("Name\nA\n")
     said = here("map", "c.csv", "Say {Name}.")
     assert_refused(said, "The prompt comes before the rows", "centuria map 'Say {Name}.' c.csv", folder=tmp_path)
+
+
+# -- a rehearsal costs nothing ---------------------------------------------------------------------------------------
+
+
+def test_what_a_rehearsal_would_cost_is_nowhere_said_to_be_spent(here: Centuria, tmp_path: Path) -> None:
+    said = here("run", "Say hello.", "--quiet", "--out", "r")
+    assert said.code == 0 and "cost    $0 spent (would cost $0." in said.err and " of $5.00)" in said.err
+    listed, shown, task = here("runs").out, here("show", "r").out, here("show", "r", "goal").out
+    assert "$0 spent (would cost $0." in listed and "rehearsal" in listed
+    assert "$0 spent (would cost $0." in shown and "would cost" in shown.partition("task ")[2]
+    assert "would cost $0." in task
+    for text in (said.err, listed, shown, task):
+        assert not re.search(r"\$0\.\d+ spent", text)
+
+
+def test_a_rehearsal_without_a_price_says_what_a_real_run_will_refuse(here: Centuria, tmp_path: Path) -> None:
+    said = here("run", "Say hello.", "--model", "gpt-99-unheard", "--quiet", "--out", "r")
+    assert said.code == 0 and "$0 spent (would cost an unknown amount of $5.00)" in said.err
+    assert "warning: A real run of this will be refused: There is a cap of $5, but no known price" in said.err
+    assert '\n[prices."gpt-99-unheard"]\ninput = ..' in said.err
+    (line,) = (json.loads(text) for text in (tmp_path / "r" / "results.jsonl").read_text().splitlines())
+    assert line["cost"] is None, "unknown is not nothing"
+    free = here("run", "Say hello.", "--model", "gpt-99-unheard", "--budget", "none", "--quiet", "--out", "s")
+    assert free.code == 0 and "will be refused" not in free.err and "unpriced" in free.err

@@ -60,7 +60,7 @@ def test_half_way_it_shows_the_hundred_agents_the_queues_the_money_and_the_time_
         "6/100",
         "6 ok",
         "left",
-        "$0.235 spent",
+        "would cost $0.235",
         "reserved",
         "held",
         "of $5.00",

@@ -13,13 +13,13 @@ from typing import Any
 from centuria.cli.running import runs_root, view_of
 from centuria.core.progress import Progress
 from centuria.errors import CenturiaError, ConfigurationError
-from centuria.events import TaskEnded
+from centuria.events import RunStarted, TaskEnded
 from centuria.folder import RunFolder, find_run, list_runs
 from centuria.journal import JournalReader
 from centuria.messages import DOLLAR
 from centuria.stream import Feed
 from centuria.views import digest, text
-from centuria.views.words import clean, clean_text, dollars
+from centuria.views.words import clean, clean_text, dollars, spending
 
 
 def show(options: argparse.Namespace) -> int:
@@ -47,9 +47,14 @@ def runs(options: argparse.Namespace) -> int:
             continue
         status = line["status"] or "starting"
         started = datetime.fromtimestamp(line["started"], UTC).strftime("%Y-%m-%d %H:%M") if line["started"] else "-"
-        counts = f"{line['ok']}/{line['tasks']} ok  ${line['cost']:.4f}{'  rehearsal' if line['rehearsal'] else ''}"
-        print(f"{folder.path.name}  {started}  {status:<10}  {counts}")
+        counts = f"{line['ok']}/{line['tasks']} ok"
+        rehearsal = "  rehearsal" if line["rehearsal"] else ""
+        print(f"{folder.path.name}  {started}  {status:<10}  {counts}  {_spent(line)}{rehearsal}")
     return 0
+
+
+def _spent(line: dict[str, Any]) -> str:
+    return spending(round(line["cost"] * DOLLAR), paid=line["paid"], priced=line["priced"])
 
 
 def watch(options: argparse.Namespace) -> int:
@@ -82,7 +87,15 @@ def _line(folder: RunFolder) -> dict[str, Any]:
         progress, running = read_run(folder)
     except CenturiaError as error:
         damaged: dict[str, Any] = {"run": folder.path.name, "status": "damaged", "cause": str(error), "running": False}
-        return damaged | {"started": None, "tasks": 0, "ok": 0, "cost": 0.0, "rehearsal": False}
+        return damaged | {
+            "started": None,
+            "tasks": 0,
+            "ok": 0,
+            "cost": 0.0,
+            "rehearsal": False,
+            "paid": True,
+            "priced": True,
+        }
     return {
         "run": folder.path.name,
         "folder": str(folder.path),
@@ -95,6 +108,8 @@ def _line(folder: RunFolder) -> dict[str, Any]:
         "ok": sum(1 for row in progress.tasks.values() if row.status == "ok"),
         "cost": progress.money().spent / DOLLAR,
         "rehearsal": progress.rehearsal,
+        "paid": progress.paid,
+        "priced": progress.priced,
     }
 
 
@@ -120,7 +135,9 @@ def _show_task(folder: RunFolder, task: str, *, as_json: bool) -> int:
     """One task: its outcome, and each attempt at a model or tool call."""
     with JournalReader(folder.journal) as reader:
         calls = reader.calls(task=task)
-        known = [record.event for record in reader.records() if getattr(record.event, "task", None) == task]
+        facts = [record.event for record in reader.records()]
+    known = [event for event in facts if getattr(event, "task", None) == task]
+    paid = not any(isinstance(event, RunStarted) and (event.rehearsal or event.replay) for event in facts)
     ends = [event.outcome for event in known if isinstance(event, TaskEnded)]
     if not known:
         raise ConfigurationError(f"The run has no task {task!r}.", remedy="See them: centuria show RUN.")
@@ -134,7 +151,7 @@ def _show_task(folder: RunFolder, task: str, *, as_json: bool) -> int:
     print(f"{task}: {status}" + (f" ({clean(cause, 400)})" if cause else ""))
     for call in calls:
         place = f"turn {call.turn} call {call.position} attempt {call.attempt}"
-        cost = f"  {dollars(call.cost)}" if call.cost else ""
+        cost = f"  {'' if paid else 'would cost '}{dollars(call.cost)}" if call.cost else ""
         what = f"{call.call} {clean(call.name, 80)} {call.state}"
         print(f"  {place}: {what}{cost}  {clean(call.error or '', 120)}".rstrip())
     if outcome and outcome.text:

@@ -173,9 +173,11 @@ def _expected(launch: Launch, progress: Progress) -> str:
     tokens = progress.usage.prompt + progress.usage.output
     spent = progress.money().spent
     cost = "an unknown price" if launch.price is None else f"about {dollars(spent)}"
+    refused = launch.refused_when_real
+    real = f"But a real run of this will be refused. {refused.remedy}\n" if refused is not None else ""
     took = seconds(progress.elapsed())
     latency = f"{launch.job.rehearsal.latency_ms:g} ms a model call"
-    return f"expect  {cost}, {tokens:,} tokens and {took} on {launch.endpoint.model}, at {latency}\n"
+    return f"expect  {cost}, {tokens:,} tokens and {took} on {launch.endpoint.model}, at {latency}\n{real}"
 
 
 def _agreed(launch: Launch) -> bool:

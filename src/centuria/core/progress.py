@@ -48,6 +48,8 @@ class Progress:
     model: str = ""
     version: str = ""
     rehearsal: bool = False
+    #: Whether it is known what the model costs.
+    priced: bool = True
     replay: bool = False
     budget: Pico | None = None
     agents: int = 0
@@ -155,6 +157,7 @@ class Progress:
     def _run_started(self, event: e.RunStarted, at: float) -> None:
         self.run, self.name, self.model, self.version = event.run, event.name, event.model, event.version
         self.rehearsal = event.rehearsal
+        self.priced = event.priced
         self.replay = event.replay
         self.budget = self._money.cap = event.budget
         self.agents, self.concurrency = event.agents, event.concurrency
@@ -380,6 +383,11 @@ class Progress:
     def unfinished(self) -> list[str]:
         """The ids of the tasks without an outcome, in the order in which they were added."""
         return [task for task, row in self.tasks.items() if row.state != "ended"]
+
+    @property
+    def paid(self) -> bool:
+        """Whether its money is real: that of a rehearsal or a replay is not."""
+        return not (self.rehearsal or self.replay)
 
     def money(self) -> MoneyRow:
         money = self._money

@@ -15,7 +15,7 @@ from centuria.core.progress import Progress
 from centuria.views.plain import progress_line
 from centuria.views.terminal import TerminalWriter
 from centuria.views.text import census_line
-from centuria.views.words import clean, dollars, seconds
+from centuria.views.words import clean, seconds, spending
 
 FRAMES_A_SECOND = 4
 _LABEL = 32
@@ -35,7 +35,8 @@ def _line(progress: Progress | None, now: float) -> str:
     if progress.ended_at is None:
         return rehearsal + progress_line(progress, now)
     took, money = seconds(progress.elapsed()), progress.money()
-    return f"{rehearsal}{progress.status}: {census_line(progress)} · {dollars(money.spent)} · {took}"
+    spent = spending(money.spent, paid=progress.paid, priced=progress.priced)
+    return f"{rehearsal}{progress.status}: {census_line(progress)} · {spent} · {took}"
 
 
 async def board(

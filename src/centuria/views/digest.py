@@ -127,6 +127,8 @@ def as_json(progress: Progress) -> dict[str, Any]:
         "model": progress.model,
         "rehearsal": progress.rehearsal,
         "replay": progress.replay,
+        "paid": progress.paid,
+        "priced": progress.priced,
         "status": progress.status,
         "cause": progress.cause,
         "exit_code": progress.exit_code,

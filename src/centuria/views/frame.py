@@ -13,7 +13,7 @@ from centuria.core.rows import ResourceRow, TaskRow, shown
 from centuria.core.tallies import AGENTS
 from centuria.messages import Status
 from centuria.views.upstream import notable, server_line, upstream_line
-from centuria.views.words import clean, counted, dollars, percent, seconds, short
+from centuria.views.words import clean, counted, dollars, percent, seconds, short, spending
 
 _STYLES = {
     Status.OK: "green",
@@ -140,7 +140,8 @@ def _money(progress: Progress, width: int) -> Text:
         (float(money.held), "▓", "magenta"),
         (float(money.reserved), "░", "blue"),
     ]
-    line = Text(f"  █ {dollars(money.spent)} spent", "blue")
+    spent = spending(money.spent, paid=progress.paid, priced=progress.priced, brief=True)
+    line = Text(f"  █ {spent}", "blue")
     if money.reserved:
         line.append(f"  ░ {dollars(money.reserved)} reserved", "blue")
     if money.held:

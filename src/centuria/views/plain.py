@@ -15,7 +15,7 @@ from centuria.stream import Feed, Item, Subscription
 from centuria.views.digest import replicas_line
 from centuria.views.terminal import TerminalWriter
 from centuria.views.text import census_line
-from centuria.views.words import clean, counted, dollars, seconds, short
+from centuria.views.words import clean, counted, dollars, seconds, short, spending
 
 #: At most so many lines of each kind; what is beyond is counted in the summary.
 MOST_FAILURES = 20
@@ -119,7 +119,7 @@ def progress_line(progress: Progress, now: float) -> str:
     parts = [
         f"{share:4.0%} {census_line(progress)}",
         f"{progress.states['running']:,} running",
-        f"{dollars(money.spent)} spent",
+        spending(money.spent, paid=progress.paid, priced=progress.priced),
     ]
     if money.held:
         parts.append(f"{dollars(money.held)} held")

@@ -52,6 +52,8 @@ def data(progress: Progress, *, most_spans: int = MOST_SPANS) -> dict[str, Any]:
         "model": clean(progress.model, _TEXT),
         "version": clean(progress.version, 40),
         "rehearsal": progress.rehearsal,
+        "paid": progress.paid,
+        "priced": progress.priced,
         "replay": progress.replay,
         "status": progress.status,
         "cause": clean(progress.cause, _TEXT * 2),

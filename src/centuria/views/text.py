@@ -9,7 +9,7 @@ from centuria.core.progress import Progress
 from centuria.messages import Status
 from centuria.views.digest import causes, lasted, replicas_line, tool_lines
 from centuria.views.upstream import server_line, upstream_line
-from centuria.views.words import clean, counted, dollars, percent, seconds
+from centuria.views.words import clean, counted, dollars, percent, seconds, spending
 
 #: How an attempt ended, in words.
 _ENDS = {"failed": "failed", "lost": "lost (may have been billed)", "unknown": "may have happened"}
@@ -27,7 +27,7 @@ def money_line(progress: Progress) -> str:
     """Spent, reserved, held and lost, against the cap."""
     money = progress.money()
     cap = ", no cap" if money.cap is None else f" of {dollars(money.cap)}"
-    parts = [f"{dollars(money.spent)} spent{cap}"]
+    parts = [spending(money.spent, paid=progress.paid, priced=progress.priced, of=cap)]
     if money.reserved:
         parts.append(f"{dollars(money.reserved)} reserved")
     if money.held:
@@ -214,7 +214,7 @@ def _where(progress: Progress, folder: str) -> list[str]:
 def show(progress: Progress, *, folder: str = "", broken_off: bool = False, most: int = 200) -> str:
     """The summary and the tasks, those that are not ok first; at most `most` of them."""
     rows = sorted(progress.tasks.values(), key=lambda row: (row.status is Status.OK, row.index))
-    head = ("task", "status", "cost", "tokens", "turns", "time", "")
+    head = ("task", "status", "cost" if progress.paid else "would cost", "tokens", "turns", "time", "")
     lines = table(
         head,
         (

@@ -35,6 +35,18 @@ def dollars(amount: Pico) -> str:
     return f"{sign}${value:.6f}" if value >= 0.000_001 else f"{sign}<$0.000001"
 
 
+def spending(amount: Pico, *, paid: bool, priced: bool, of: str = "", brief: bool = False) -> str:
+    """`$2.47 spent of $5.00`. What a rehearsal or a replay took is no money: `$0 spent (would cost $2.47 of $5.00)`.
+
+    `of` is the cap as it follows the amount; `priced` False: nobody knows what the model costs; `brief`: without the
+    $0, where there is little room.
+    """
+    said = dollars(amount) if priced or amount else "an unknown amount"
+    if paid:
+        return f"{said} spent{of}"
+    return f"would cost {said}{of}" if brief else f"$0 spent (would cost {said}{of})"
+
+
 def seconds(value: float | None) -> str:
     """420 ms, 1.9 s, 48 s, 3 min 05 s, 2 h 04 min; a dash for None."""
     if value is None:
