@@ -32,6 +32,10 @@ _CALLS_TO_COME = 3
 _ANSWER, _ASKING = 4_096, 1_000
 
 
+#: Why a task ended that never began, as the census tells it.
+REFUSED = "it was refused, because the budget would not have lasted for it"
+
+
 class Workforce(Protocol):
     """What runs the tasks."""
 
@@ -41,6 +45,7 @@ class Workforce(Protocol):
     def unended(self) -> int: ...
     def admit(self, tasks: Sequence[Task]) -> None: ...
     def reopen(self, task: str) -> None: ...
+    def refuse(self, tasks: Sequence[str], cause: str) -> None: ...
     def note_ready(self, tasks: Sequence[str]) -> None: ...
     def cancel(self, task: str | None = None, *, cause: str = ...) -> None: ...
     def running(self, task: str) -> bool: ...
@@ -122,31 +127,40 @@ class Assigning:
     def assign(self, agent: str, wanted: Sequence[Assignment]) -> list[str]:
         refusals: list[str] = []
         new: dict[str, NewTask] = {}
+        #: Those that the money would not last for, and what is said of it.
+        dear: dict[str, str] = {}
         for one in wanted:
             twin = new.get(one.id)
             if twin is not None:  # identical tasks of one turn are one, unless the model named them
                 refusals.append(_taken(one.id) if one.named or twin.spec != one.spec else "")
                 continue
-            refusals.append(self._why_not(agent, one, len(new)))
-            if refusals[-1]:
+            refusals.append(self._why_not(agent, one))
+            there = one.id in self._kit.graph
+            if refusals[-1] or (there and not self._given_up(one)):
                 continue
-            if one.id not in self._kit.graph:
+            why = self._too_dear(1 + len(new) - len(dear))
+            if not there:
                 new[one.id] = self._new(agent, one)
-            elif self._given_up(one):
+                dear |= {one.id: why} if why else {}
+            elif not why:
                 self._again(one.id)
+            refusals[-1] = why if there else ""
         events, errors = self._add(list(new.values()))
-        refusals = [refusal or errors.get(one.id, "") for one, refusal in zip(wanted, refusals, strict=True)]
+        refusals = [
+            refusal or errors.get(one.id) or dear.get(one.id, "") for one, refusal in zip(wanted, refusals, strict=True)
+        ]
         if events:
             self._kit.stream.publish(*events)
             added = [event for event in events if isinstance(event, TaskAdded)]
             self._workforce.admit([self._task(one) for one in added])
         for one, refusal in zip(wanted, refusals, strict=True):
-            if not refusal:
+            if not refusal or (one.id in dear and one.id not in errors):
                 self._own(agent, one.id)
         self._workforce.note_ready([event.task for event in events if isinstance(event, TaskReady)])
+        self._workforce.refuse([task for task in dear if task not in errors], REFUSED)
         return refusals
 
-    def _why_not(self, agent: str, one: Assignment, more: int) -> str:
+    def _why_not(self, agent: str, one: Assignment) -> str:
         if self._workforce.refuses:
             return f"No task can be added: {self._workforce.refuses}."
         if one.id == MERGE:
@@ -154,12 +168,12 @@ class Assigning:
         if one.id in self._kit.graph:
             there = self._kit.graph.task(one.id)
             mine = there.assigned is not None and there.spec == one.spec
-            if not mine or (one.named and there.assigned is not None and there.assigned.call != one.assigned.call):
+            another = there.assigned is not None and there.assigned.call != one.assigned.call
+            if not mine or (one.named and another and not self._refused(one.id)):
                 return _taken(one.id)
             if one.id in self._above(agent):  # it would wait for itself, and its end would end itself
                 return f"This is the very task {one.id!r} that you work on, or that it is part of: do it yourself."
-            return self._too_dear(1 + more) if self._given_up(one) else ""
-        return self._too_dear(1 + more)
+        return ""
 
     def _above(self, agent: str) -> set[str]:
         """An agent, and all whose work it is part of."""
@@ -174,7 +188,13 @@ class Assigning:
     def _given_up(self, one: Assignment) -> bool:
         """Whether a task was stopped on account of others, who asked for the same: whoever asks now wants it run."""
         end = self._kit.graph.outcome(one.id)
-        return end is not None and not one.named and end.status in (Status.CANCELLED, Status.SKIPPED)
+        stopped = end is not None and not one.named and end.status in (Status.CANCELLED, Status.SKIPPED)
+        return stopped or self._refused(one.id)
+
+    def _refused(self, task: str) -> bool:
+        """Whether the money would not last for it when it was asked for, so that it never began."""
+        end = self._kit.graph.outcome(task)
+        return end is not None and end.status is Status.BUDGET and not end.attempts
 
     def _too_dear(self, more: int) -> str:
         """Why the money would not last for so many more tasks; "" if it would.
@@ -192,9 +212,10 @@ class Assigning:
         if not self._told_of_money:
             self._told_of_money = True
             said = (
-                "The budget would not last for all that agents asked for: some tasks were refused and are in no census."
+                "The budget would not last for all that agents asked for: the tasks that were refused end as `budget`. "
+                "A resume with a larger --budget runs them; an answer that was written without them stays as it is."
             )
-            self._kit.stream.publish(Notice(f"{said} A larger --budget has them.", "warning"))
+            self._kit.stream.publish(Notice(said, "warning"))
         return (
             f"The budget would not last for more: ${left / DOLLAR:.4f} of it are left, and {tasks - more} tasks "
             "have not ended. Do this work yourself, or answer from what you have, and say what is missing."
@@ -312,6 +333,9 @@ class Assigning:
         end = self._kit.graph.outcome(task)
         if self._kit.graph.epoch(task) and (end is None or end.status is Status.OK):
             return  # it was retried already: by another call of this turn, or by this one before the run broke
+        too_dear = self._too_dear(1) if end is not None and end.status is not Status.OK else ""
+        if too_dear:
+            raise BadArguments(too_dear)
         self.retry(task)
 
     def retry(self, task: str) -> None:

@@ -360,6 +360,12 @@ class Orchestrator:
         self._open.add(task)
         self._cancelled.pop(task, None)
 
+    def refuse(self, tasks: Sequence[str], cause: str) -> None:
+        """End tasks that came into the graph and for which there is no money: they count, and do not begin."""
+        now = self._kit.clock()
+        open = [task for task in tasks if task in self._open]
+        self._close([self._outcome(task, Draft(), Status.BUDGET, cause, now) for task in open])
+
     def note_ready(self, tasks: Sequence[str]) -> None:
         """These may begin."""
         self._ready.put(tasks)

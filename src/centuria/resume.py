@@ -59,7 +59,7 @@ def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozense
         elif outcome.status is not Status.OK and (only is None or outcome.status in only):
             ended = outcome.status is Status.FAILED and calls.last_key_done(task.id, epoch)
             resets[task.id] = epoch + 1 if ended else epoch
-    assigned = _assigned(resets, graph, calls)
+    assigned = _assigned(resets, graph, calls, only)
     _spread(resets, graph, calls)
     current = {task.id for task in job.tasks} | assigned
     return ResumePlan(
@@ -74,11 +74,12 @@ def plan_resume(job: Job, graph: TaskGraph, calls: CallLedger, *, only: frozense
     )
 
 
-def _assigned(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> set[str]:
+def _assigned(resets: dict[str, int], graph: TaskGraph, calls: CallLedger, only: frozenset[Status] | None) -> set[str]:
     """Decide on the tasks that agents had assigned, and name those that are kept.
 
     They go on with the conversation that asked for them. What a conversation that goes on was told already, a failure
-    too, is settled; what one that begins afresh, or is over, had asked for and did not get is not asked for any more.
+    too, is settled; what one that begins afresh, or is over, had asked for and did not get is not asked for any more:
+    but for what was refused for lack of money, which runs once its conversation is over.
     """
     kept: set[str] = set()
     for task in graph.ids():
@@ -88,7 +89,10 @@ def _assigned(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> se
         if outcome is None or outcome.status is not Status.OK:
             parent, asked = added.parent, added.assigned.call
             goes_on = resets.get(parent) == asked.epoch
-            if goes_on and (outcome is None or not calls.answered(asked)):
+            over = parent not in resets and graph.outcome(parent) is not None
+            if over and outcome is not None and _never_begun(outcome) and (only is None or outcome.status in only):
+                resets[task] = calls.epoch(task)
+            elif goes_on and (outcome is None or not calls.answered(asked)):
                 epoch = calls.epoch(task)
                 ended = outcome is not None and outcome.status is Status.FAILED and calls.last_key_done(task, epoch)
                 resets[task] = epoch + 1 if ended else epoch
@@ -96,6 +100,11 @@ def _assigned(resets: dict[str, int], graph: TaskGraph, calls: CallLedger) -> se
                 continue
         kept.add(task)
     return kept
+
+
+def _never_begun(outcome: Outcome) -> bool:
+    """Whether it was refused, because the budget would not have lasted for it."""
+    return outcome.status is Status.BUDGET and not outcome.attempts
 
 
 def _why_dropped(graph: TaskGraph, task: str) -> str:

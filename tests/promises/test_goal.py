@@ -141,11 +141,61 @@ async def test_a_model_that_always_spawns_is_stopped_by_its_money_and_what_was_f
         job = goal(tmp_path, upstream, limits=limits, job={"prompt": "reach", "max_tokens": 1024})
         ended = await centuria(tmp_path, "run", job, "--json")
         run = the_run(tmp_path)
-    assert ended.code == 0
+    assert (ended.code, ended.data["status"]) == (3, "budget")
     assert ended.data["answer"].startswith("<reach>")
-    assert ended.data["census"]["ok"] == ended.data["total"] > 10
+    counted = ended.data["census"]
+    assert counted["ok"] + counted["budget"] == ended.data["total"] and counted["ok"] > 10 and counted["budget"] > 0
     ledger = fold(run).ledger
     assert ledger.spent("run") + ledger.held("run") <= 50_000_000_000
+
+
+def wide(body: Body, *, again: bool = False) -> Reply:
+    """The goal assigns forty readers, and one that needs the last of them; with `again` it asks for the last twice."""
+    if not prompt(body).startswith("reach"):
+        return Text(f"<{prompt(body)}>", usage=USAGE)
+    readers = [{"agent": "w", "prompt": f"read {n}", "id": f"r{n}"} for n in range(40)]
+    if turn(body) == 0:
+        return Calls((("create_subagent", json.dumps({"name": "w", "system_prompt": "Work."})),), usage=USAGE)
+    if turn(body) == 1:
+        wanted = [*readers, {"agent": "w", "prompt": "sum up", "id": "sum", "needs": ["r39"]}]
+        return Calls(tuple(("assign_task", json.dumps(one)) for one in wanted), usage=USAGE)
+    if turn(body) == 2 and again:
+        return Calls((("assign_task", json.dumps(readers[39])),), usage=USAGE)
+    return Text(f"reached with {sum('<read' in text for text in tool_texts(body))}", usage=USAGE)
+
+
+SHORT = {"limits": {"budget": 0.02}, "job": {"prompt": "reach", "max_tokens": 256}}
+
+
+async def test_what_was_refused_for_lack_of_money_is_in_the_census_and_runs_with_a_larger_budget(
+    tmp_path: Path,
+) -> None:
+    async with FakeUpstream(wide) as upstream:
+        ended = await centuria(tmp_path, "run", goal(tmp_path, upstream, **SHORT), "--json")
+        before = len(upstream.requests)
+        others = await centuria(tmp_path, "resume", "last", "--budget", "5", "--only", "failed", "--json")
+        assert (others.code, len(upstream.requests)) == (3, before)
+        more = await centuria(tmp_path, "resume", "last", "--budget", "5", "--json")
+        after = await centuria(tmp_path, "resume", "last", "--json")
+    counted = ended.data["census"]
+    assert (ended.code, ended.data["status"], ended.data["total"]) == (3, "budget", 42)
+    assert counted["budget"] >= 10 and counted["ok"] + counted["budget"] == 42
+    assert [one["cause"] for one in ended.data["causes"] if one["status"] == "budget"] == [
+        "it was refused, because the budget would not have lasted for it"
+    ]
+    assert "A resume with a larger --budget runs them" in json.dumps(ended.data["notices"])
+    assert "# Missing" in ended.data["answer"] and "read 39: budget" in ended.data["answer"]
+    assert (more.code, more.data["census"]["ok"]) == (0, 42)
+    assert len(upstream.requests) - before == 42 - counted["ok"], "what had ended is paid once"
+    assert more.data["answer"].strip() == ended.data["answer"].partition("\n")[0]
+    assert (after.code, len(upstream.requests) - before) == (0, 42 - counted["ok"])
+
+
+async def test_what_was_refused_for_lack_of_money_can_be_asked_for_again_by_its_name(tmp_path: Path) -> None:
+    async with FakeUpstream(lambda body: wide(body, again=True)) as upstream:
+        ended = await centuria(tmp_path, "run", goal(tmp_path, upstream, **SHORT), "--json")
+    ends = {task["task"]: task["status"] for task in ended.data["tasks"]}
+    assert (ended.code, ends["r38"], ends["r39"], ends["sum"]) == (3, "budget", "ok", "budget")
 
 
 async def test_a_goal_on_the_command_line_is_driven_by_the_model(tmp_path: Path) -> None:
