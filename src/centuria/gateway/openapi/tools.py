@@ -10,7 +10,6 @@ from centuria.gateway.openapi.parts import (
     answer,
     body,
     idempotency,
-    listing,
     operation,
     path,
     record,
@@ -120,6 +119,17 @@ _TOOL: dict[str, Any] = record(
     },
     ["name", "description", "parameters", "key", "replicas", "limit"],
 )
+_WAITING: dict[str, Any] = record(
+    {
+        "name": {"type": "string"},
+        "scope": {"type": "string"},
+        "url": {"type": "string", "description": "Of a remote server, whose tools are listed while it is open."},
+        "description": {"type": "string"},
+        "tool": {"type": "string"},
+        "unavailable": {"type": "string", "description": "Why a registered tool cannot be called now."},
+    },
+    ["name", "scope"],
+)
 _INVOCATION: dict[str, Any] = record(
     {
         "content": {"type": "array", "items": {"type": "object"}, "description": "As MCP writes it: text, images, ..."},
@@ -139,7 +149,14 @@ SCHEMAS: dict[str, Any] = {
     "Registered": _MADE,
     "Registrations": record({"tools": {"type": "array", "items": ref("Registered")}}),
     "Tool": _TOOL,
-    "Tools": listing("Tool"),
+    "Waiting": _WAITING,
+    "Tools": record(
+        {
+            "object": {"const": "list"},
+            "data": {"type": "array", "items": {"anyOf": [ref("Tool"), ref("Waiting")]}},
+        },
+        ["object", "data"],
+    ),
     "Invocation": _INVOCATION,
 }
 
