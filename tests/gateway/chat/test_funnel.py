@@ -230,6 +230,18 @@ async def test_whoever_goes_away_leaves_nothing_behind_wherever_it_was() -> None
 
 
 @virtual_clock
+async def test_whoever_goes_at_done_had_a_whole_answer_also_where_its_usage_was_not_said() -> None:
+    whole = fine()
+    silent = replace(whole, pieces=[piece for piece in whole.pieces if b"usage" not in piece])
+    async with rig(to("a"), lambda host, body: silent) as it:
+        async with it.funnel.ask(it.call()) as answer:
+            async for chunk in answer.chunks():
+                if b"[DONE]" in chunk:
+                    break
+        assert [(row.end, row.cost, row.held > 0) for row in it.rows] == [("done", 0, True)]
+
+
+@virtual_clock
 async def test_the_end_of_the_gateway_is_told_to_whoever_streams_waits_or_pauses() -> None:
     def script(host: str, body: dict[str, Any]) -> Said:
         return fine(100, gap=1) if host == "a" else refused(500)

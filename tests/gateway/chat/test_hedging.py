@@ -106,3 +106,11 @@ async def test_where_both_begin_at_once_one_counts_and_the_other_is_let_go() -> 
         assert {row.attempt for row in it.rows} == {1, 2}
         assert it.funnel.in_flight() == 0
         assert it.books.reserved() == 0
+
+
+@virtual_clock
+async def test_the_last_attempt_that_a_request_may_have_has_no_rival() -> None:
+    few = replace(hedged("a", "b"), caps=replace(hedged("a").caps, attempts=1))
+    async with rig(few, lambda host, body: fine(late=5)) as it:
+        assert b"word" in await it.ask()
+        assert it.wire.asked == [(0, "a")]

@@ -98,6 +98,21 @@ async def test_who_is_cancelled_while_it_waits_takes_nothing() -> None:
 
 
 @virtual_clock
+async def test_who_goes_in_the_tick_in_which_its_turn_came_gives_it_on() -> None:
+    rates, key, loop = KeyRates(Caps()), Key("k", "k", tpm=2_000), asyncio.get_running_loop()
+    await admitted(rates, key, tokens=1_000)
+    gone = asyncio.create_task(admitted(rates, key, tokens=1_000))
+    await asyncio.sleep(1)
+    timer = rates._meters["k"].timer
+    assert timer is not None
+    loop.call_at(timer.when() + 1e-10, gone.cancel)
+    await asyncio.gather(gone, return_exceptions=True)
+    assert now() == 30
+    assert await admitted(rates, key, tokens=1_000) == 30
+    rates.close()
+
+
+@virtual_clock
 async def test_headers_say_what_is_left_and_a_key_without_limits_has_none() -> None:
     rates, key = KeyRates(Caps()), Key("k", "k", rpm=60, tpm=6_000)
     await admitted(rates, key, tokens=600)
