@@ -34,6 +34,7 @@ async def test_while_the_store_is_read_only_requests_are_503_and_what_was_answer
     async with FakeUpstream(lambda body: slow, latency=0.2) as upstream, serving(one(upstream), store) as served:
         key = await served.add_key("a", budget=100 * DOLLAR)
         await until_served(served, key)
+        await served.until_quiet()
         under_way = [asyncio.create_task(served.ask(key, stream=stream)) for _ in range(20)]
         await upstream.until(lambda: upstream.in_flight == 20)
         store.fault = StoreUnavailable(
