@@ -11,6 +11,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from jsonschema import Draft202012Validator
 
 from centuria import __version__
 from centuria.gateway.openapi import document
@@ -69,6 +70,23 @@ def test_every_reference_leads_somewhere_and_every_part_of_a_path_is_described()
     for _, path, operation in operations():
         parts = {one["name"] for one in operation.get("parameters", ()) if one["in"] == "path"}
         assert parts == set(re.findall(r"{(\w+)}", path)), path
+
+
+def test_every_example_fits_its_schema_and_every_schema_is_one() -> None:
+    whole = document()
+    for schema in whole["components"]["schemas"].values():
+        Draft202012Validator.check_schema(schema)
+    number = 0
+    for _, path, operation in operations():
+        for one in operation.get("parameters", ()):
+            Draft202012Validator(one["schema"]).validate(one.get("example", 0))
+        media = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
+        schema = {**media.get("schema", {}), "components": whole["components"]}
+        for example in media.get("examples", {}).values():
+            problems = [error.message for error in Draft202012Validator(schema).iter_errors(example["value"])]
+            assert not problems, path
+            number += 1
+    assert number >= 9
 
 
 async def test_the_document_is_served_to_everyone_with_the_packages_version(tmp_path: Path) -> None:
