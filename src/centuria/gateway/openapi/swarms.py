@@ -37,7 +37,11 @@ _TASK: dict[str, Any] = {
     "additionalProperties": False,
     "properties": {
         "id": {**_TEXT, "maxLength": 200, "examples": ["search"]},
-        "prompt": {**_TEXT, "maxLength": 65_536, "examples": ["Find the five largest makers of solar panels."]},
+        "prompt": {
+            **_TEXT,
+            "description": "At most 262,144 bytes.",
+            "examples": ["Find the five largest makers of solar panels."],
+        },
         "needs": {
             "type": ["array", "null"],
             "maxItems": 1000,
@@ -55,8 +59,7 @@ _SPAWN: dict[str, Any] = {
     "properties": {
         "goal": {
             **nullable(_TEXT),
-            "maxLength": 65_536,
-            "description": "What is to be achieved, in full.",
+            "description": "What is to be achieved, in full; at most 262,144 bytes.",
             "examples": ["Compare the five largest makers of solar panels."],
         },
         "tasks": {"type": ["array", "null"], "minItems": 1, "maxItems": 1000, "items": ref("SwarmTask")},
@@ -80,7 +83,7 @@ _SPAWN: dict[str, Any] = {
             "description": "The most that it may cost. Not said: 5 dollars, or less where less is left.",
         },
         "stream": {"type": ["boolean", "null"], "description": "Answer with its events instead of its id."},
-        "system": {**nullable(_TEXT), "maxLength": 65_536, "description": "The agents' first message."},
+        "system": {**nullable(_TEXT), "description": "The agents' first message; at most 262,144 bytes."},
         "max_tokens": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000_000},
         "name": {**nullable(_TEXT), "maxLength": 200},
     },
