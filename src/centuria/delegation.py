@@ -102,8 +102,8 @@ class SwarmTools(Tools):
     async def call_all(self, calls: Sequence[tuple[ToolCall, Caller]]) -> list[ToolResult]:
         self._place(calls)
         for call, caller in calls:
-            if call.name == words.WAIT_ANY:
-                self._note_collected(self._scheduler.answered(call, caller))
+            if call.name in (words.WAIT_ANY, words.CANCEL):
+                self._note_collected(call, self._scheduler.answered(call, caller))
         results = await in_parallel(self.call, calls)
         self._readable.update(result.spill for result in results if result.spill is not None)
         return results
@@ -152,9 +152,14 @@ class SwarmTools(Tools):
             elif placed.background:
                 self._uncollected[placed.id] = None
 
-    def _note_collected(self, answer: ToolResult | None) -> None:
-        if answer is not None and isinstance(answer.structured, dict):
+    def _note_collected(self, call: ToolCall, answer: ToolResult | None) -> None:
+        """What a call that was answered before the run broke had taken out of the background."""
+        if answer is None:
+            return
+        if call.name == words.WAIT_ANY and isinstance(answer.structured, dict):
             self._uncollected.pop(str(answer.structured.get("id")), None)
+        elif call.name == words.CANCEL and not answer.is_error:
+            self._uncollected.pop(str(words.read(call.name, call.arguments)["id"]), None)
 
     def _handed_down(self, names: Sequence[str] | None) -> Grant:
         """What an assigned task sees of the tools: those named, or all of this agent's. Raises `ToolsNotGranted`."""

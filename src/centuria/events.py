@@ -233,7 +233,7 @@ class SlotQueued:
 
 @dataclass(frozen=True, slots=True)
 class SlotGranted:
-    """`waited` is in seconds; `tries` says how many home slots were tried (0: it came from the queue)."""
+    """`waited` is in seconds."""
 
     ticket: int
     resource: str
@@ -241,7 +241,6 @@ class SlotGranted:
     agent: str
     at: float
     waited: float = 0.0
-    tries: int = 0
     kind: Literal["slot_granted"] = "slot_granted"
 
 

@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 
 from centuria.messages import Usage
-from centuria.testing.upstream import Calls, FakeUpstream, HttpError, Reply, Text
+from centuria.testing.upstream import Calls, FakeUpstream, HttpError, Reply, Silence, Text
 from tests.promises.kit import (
     Body,
     begin,
+    bodies,
     calls,
     census,
     centuria,
@@ -207,3 +208,35 @@ async def test_a_goal_on_the_command_line_is_driven_by_the_model(tmp_path: Path)
     assert ended.code == 0, ended.err
     assert ended.data["answer"].strip() == ANSWER
     assert ended.data["census"]["ok"] == TASKS
+
+
+async def test_a_task_that_was_cancelled_before_the_crash_is_not_what_a_resumed_agent_waits_for(tmp_path: Path) -> None:
+    killed = False
+
+    def script(body: Body) -> Reply:
+        if not prompt(body).startswith("reach"):
+            return Text("<found>", usage=USAGE) if killed else Silence()
+        tasks = [{"agent": "w", "prompt": f"read {n}", "id": f"t{n}", "background": True} for n in range(2)]
+        turns = [
+            [
+                ("create_subagent", json.dumps({"name": "w", "system_prompt": "Work."})),
+                *(("assign_task", json.dumps(one)) for one in tasks),
+            ],
+            [("cancel_task", '{"id": "t0"}')],
+            [("wait_any", "{}")],
+        ]
+        if turn(body) < len(turns):
+            return Calls(tuple(turns[turn(body)]), usage=USAGE)
+        return Text(tool_texts(body)[-1], usage=USAGE)
+
+    async with FakeUpstream(script) as upstream:
+        command = await begin(tmp_path, "run", goal(tmp_path, upstream))
+        await upstream.until(lambda: sum(prompt(body).startswith("reach") for body in bodies(upstream)) == 3, within=60)
+        await asyncio.sleep(0.3)  # until it waits
+        command.kill()
+        await command.end()
+        killed = True
+        async with swarm(tmp_path) as hundred:
+            report = await hundred.resume(the_run(tmp_path))
+    assert report.answer.startswith("Task 't1':\n\n<found>"), report.answer
+    assert census(report) == {"ok": 2, "cancelled": 1}

@@ -94,8 +94,11 @@ async def test_one_task_pauses_and_goes_on_another_is_retried_and_made_urgent_wh
         await until(lambda: folded(tmp_path).ended_count == 2, within=60)
         assert (await steer("pause", "last", "n0"))[0] == 0
         await until(lambda: folded(tmp_path).paused == {"n0"}, within=20)
+        for task, why in (("n0", "has not ended: it is "), ("n2", "ended ok: it is not run again")):
+            code, said = await steer("retry", "last", task)
+            assert (code, why in said) == (2, True), said
         code, said = await steer("retry", "last", "n1")
-        assert (code, "task n1 is run again" in said) == (0, True)
+        assert (code, "task n1 will be run again within a second" in said) == (0, True)
         await until(lambda: str(folded(tmp_path).tasks["n1"].status) == "ok", within=20)
         seen = len(upstream.requests)
         assert (await steer("priority", "last", "n0", "0"))[0] == 0

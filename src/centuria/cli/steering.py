@@ -13,6 +13,7 @@ from centuria.core.resources import check_limit, check_priority
 from centuria.errors import ConfigurationError
 from centuria.folder import RunFolder, find_run
 from centuria.journal import post_command
+from centuria.messages import Status
 from centuria.views.words import clean
 
 
@@ -33,7 +34,7 @@ def go_on(options: argparse.Namespace) -> int:
 
 def retry(options: argparse.Namespace) -> int:
     """`centuria retry`: run a task afresh that did not end well, while the run works."""
-    return _steer(options, {"command": "retry"}, "is run again")
+    return _steer(options, {"command": "retry"}, "will be run again within a second")
 
 
 def priority(options: argparse.Namespace) -> int:
@@ -64,12 +65,32 @@ def approve(options: argparse.Namespace) -> int:
     return 0
 
 
+def _check_ended_badly(task: str, progress: Progress) -> None:
+    """Refuse what the run itself would refuse a moment later, where nobody would see it."""
+    row = progress.tasks[task]
+    if row.status is None:
+        raise ConfigurationError(
+            f"Task {task!r} has not ended: it is {row.doing}.", remedy="Wait for its end, or stop it: centuria cancel."
+        )
+    if row.status is Status.OK:
+        raise ConfigurationError(
+            f"Task {task!r} ended ok: it is not run again.", remedy=f"See its answer: centuria show RUN {task}."
+        )
+    parent = progress.tasks.get(row.parent) if row.parent is not None else None
+    if parent is not None and parent.status is not None:
+        raise ConfigurationError(
+            f"{parent.task}, which assigned {task}, has ended.", remedy="Nobody is there who would use its answer."
+        )
+
+
 def _steer(options: argparse.Namespace, command: dict[str, Any], what: str) -> int:
     folder, progress = _working(options.run)
     if options.task is not None:
         if options.task not in progress.tasks:
             raise ConfigurationError(f"The run has no task {options.task!r}.", remedy="See them: centuria show RUN.")
         command["task"] = options.task
+        if command["command"] == "retry":
+            _check_ended_badly(options.task, progress)
     post_command(folder.path, command)
     who = f"task {options.task}" if options.task is not None else "the run"
     print(f"centuria: {who} {what}", file=sys.stderr)

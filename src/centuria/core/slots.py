@@ -83,20 +83,20 @@ class _Resource:
 
     # Looking. Dead entries are dropped on the way, which changes no answer.
 
-    def home_slot(self, index: int, tries: int) -> tuple[int, int]:
-        """The first free home slot and which try found it, else any free slot and 0. Needs room."""
+    def home_slot(self, index: int, tries: int) -> int:
+        """The first free home slot, else any free slot. Needs room."""
         for attempt in range(min(tries, self.limit)):
             slot = (index + attempt) % self.limit
             if slot not in self.held:
-                return slot, attempt + 1
+                return slot
         # The lowest that is listed is below the limit: with room, a free slot below it exists.
         while self._free and self._free[0] in self.held:
             self._listed.discard(heappop(self._free))
         if self._free:
-            return self._free[0], 0
+            return self._free[0]
         while self._unused in self.held:
             self._unused += 1
-        return self._unused, 0
+        return self._unused
 
     def first(self) -> _Waiter | None:
         """Who is next."""
@@ -230,8 +230,8 @@ class SlotTable:
         if deadline is not None and now > deadline:
             return [self._reject(ticket, resource, agent, "its deadline had passed", now)]
         if place.has_room and not place.waiters:
-            slot, tries = place.home_slot(index, self._home_tries)
-            return [self._applied(SlotGranted(ticket, resource, slot, agent, now, 0.0, tries))]
+            slot = place.home_slot(index, self._home_tries)
+            return [self._applied(SlotGranted(ticket, resource, slot, agent, now))]
         if deadline is not None and now >= deadline:
             return [self._reject(ticket, resource, agent, "none is free and it may not wait", now)]
         if len(place.waiters) >= self._queue_cap:
@@ -246,8 +246,7 @@ class SlotTable:
             return None
         if ticket in self._tickets:
             raise ValueError(f"ticket {ticket} is in use")
-        slot, tries = place.home_slot(index, self._home_tries)
-        granted = SlotGranted(ticket, resource, slot, agent, now, 0.0, tries)
+        granted = SlotGranted(ticket, resource, place.home_slot(index, self._home_tries), agent, now)
         self.apply(granted)
         return granted
 
@@ -283,8 +282,8 @@ class SlotTable:
             if waiter.late(now):
                 events.append(self._reject_late(asked, now))
                 continue
-            slot, _ = place.home_slot(asked.index, self._home_tries)
-            granted = SlotGranted(asked.ticket, resource, slot, asked.agent, now, now - asked.at, 0)
+            slot = place.home_slot(asked.index, self._home_tries)
+            granted = SlotGranted(asked.ticket, resource, slot, asked.agent, now, now - asked.at)
             events.append(self._applied(granted))
         return events
 
