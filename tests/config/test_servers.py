@@ -425,3 +425,21 @@ def test_our_own_object_in_an_mcp_file_is_checked_as_a_table_of_a_job(tmp_path: 
         mcp(tmp_path, {"mcpServers": {"a": {"command": "x", "centuria": ours}}})
     assert said in str(caught.value)
     assert "`a`" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "said"),
+    [
+        ({"mcpServers": {"x": {"comand": "npx", "args": []}}}, "Did you mean `command` by `comand`?"),
+        ({"mcpServers": {"x": {"type": "", "ulr": "http://127.0.0.1:1/mcp"}}}, "Did you mean `url` by `ulr`?"),
+        ({"mcpServers": {"x": {"builtin": "file_read", "roots": ["."]}}}, "belong in a job file, as [tools.NAME]"),
+        ({"mcpServer": {"x": {"command": "npx"}}}, "Did you mean `mcpServers` by `mcpServer`?"),
+        ({"mcpServers": {"x": {"args": ["a"]}}}, "Add one of them."),
+    ],
+)
+def test_a_slip_in_an_mcp_file_and_a_built_in_tool_in_it_are_told_with_what_was_meant(
+    tmp_path: Path, written: Any, said: str
+) -> None:
+    with pytest.raises(JobError) as caught:
+        mcp(tmp_path, written)
+    assert said in caught.value.remedy

@@ -326,6 +326,21 @@ def test_a_map_whose_prompt_and_rows_are_swapped_is_told_the_right_order(here: C
     assert_refused(said, "The prompt comes before the rows", "centuria map 'Say {Name}.' c.csv", folder=tmp_path)
 
 
+def test_a_tool_server_that_is_not_installed_is_told_with_its_remedy_by_run_doctor_and_tools(
+    here: Centuria, tmp_path: Path
+) -> None:
+    (tmp_path / "mcp.json").write_text('{"mcpServers": {"a": {"command": "no-such-program-xyz"}}}')
+    ran = here("run", "Say hello.", "--tools", "mcp.json", "--quiet", "--out", "r")
+    assert "server a is down: It cannot be started: 'no-such-program-xyz' was not found" in ran.err
+    assert "centuria doctor --tools mcp.json" in ran.err
+    for said in (
+        ran.err,
+        here("doctor", "--offline", "--tools", "mcp.json").out,
+        here("tools", "--tools", "mcp.json").err,
+    ):
+        assert "Install it, or write its whole path as the `command`." in said
+
+
 # -- a rehearsal costs nothing ---------------------------------------------------------------------------------------
 
 

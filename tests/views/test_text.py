@@ -7,7 +7,7 @@ import json
 from centuria import events as e
 from centuria.core.progress import Progress
 from centuria.messages import DOLLAR, Outcome, Status
-from centuria.views.digest import as_json, causes
+from centuria.views.digest import as_json, causes, server_remedy
 from centuria.views.text import census_line, show, summary
 from tests.views.stories import Story, fold
 from tests.views.test_words import EVIL
@@ -50,6 +50,8 @@ def test_the_summary_tells_census_cost_time_tools_causes_files_and_how_to_go_on(
         "p99",
         "web__web_search",
         "server db is down: it exited with code 1",
+        "\n  Run its command by hand, or ask its URL, to see why.",
+        "\n  Try all of them: centuria doctor job.toml, or centuria doctor --tools mcp.json.",
         "6 budget: The cap of run leaves no room for this call.",
         "runs/market: table.csv, summary.md, 93 results in reports/",
         "centuria resume runs/market",
@@ -112,3 +114,10 @@ def test_json_holds_every_task_and_every_number_and_is_strict() -> None:
 
 def test_nothing_has_happened_yet_and_it_can_still_be_told() -> None:
     assert "not started" in summary(Progress())
+
+
+def test_a_server_that_is_down_is_told_with_what_to_do_about_it() -> None:
+    assert "Install it" in server_remedy("It cannot be started: 'npx' was not found: it is not on PATH.")
+    assert "Start it" in server_remedy("It cannot be reached: Connect call failed.")
+    assert "by hand" in server_remedy("It ended with code 3. Its last words: bad thing")
+    assert server_remedy("It wants a login: centuria login web") == ""

@@ -34,7 +34,7 @@ from centuria.ports import HostedTool, ServerState
 from centuria.settings import Limits, Timeouts, ToolServer
 from centuria.toolhost import McpToolHost
 from centuria.toolviews import left_out
-from centuria.views.digest import replicas_line
+from centuria.views.digest import replicas_line, server_remedy
 from centuria.views.words import clean
 
 
@@ -101,7 +101,8 @@ def _print_state(state: ServerState, *, as_json: bool) -> None:
     elif state.up:
         print(f"{state.server}: {_replicas(state)}", file=sys.stderr)
     else:
-        print(f"{state.server}: not up: {clean(state.reason, 300)}", file=sys.stderr)
+        told = f"{state.server}: not up: {clean(state.reason, 300)} {server_remedy(state.reason)}"
+        print(told.rstrip(), file=sys.stderr)
 
 
 def schema(options: argparse.Namespace) -> int:
@@ -186,7 +187,7 @@ def _server_finding(state: ServerState, left_out: Mapping[str, str]) -> Finding:
         f"server {state.server}",
         False,
         f"not up: {state.reason}",
-        "Run its command by hand, or ask its URL, to see why.",
+        server_remedy(state.reason),
     )
 
 

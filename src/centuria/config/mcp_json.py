@@ -21,7 +21,7 @@ from centuria.config.problems import Problems, from_validation
 from centuria.config.reading import SMALL, expand, parse_json, read_text, shown, without_comments
 from centuria.config.servers import checked, process, remote, tuning_of, with_slugs
 from centuria.config.shape import ToolShape
-from centuria.core.quoting import did_you_mean, quoted
+from centuria.core.quoting import did_you_mean, nearest, quoted
 from centuria.errors import JobError
 from centuria.settings import ToolServer
 
@@ -34,6 +34,11 @@ TUNING = (
     *("required", "allow", "ask", "trusted", "timeout"),
 )
 _Ours = create_model("_Ours", **{OURS: (ToolShape, ...)})  # type: ignore[call-overload]
+#: Keys that say what a server is, and all that are known: a slip of the pen is near to one of the first.
+_REACH = ("command", "url", "serverUrl", "httpUrl")
+_KNOWN = frozenset(
+    {*_REACH, *("args", "env", "cwd", "envFile", "headers", "type", "transport", "auth", "oauth", "elicit", OURS)}
+)
 _STDIO = frozenset({"stdio", "local"})
 #: An `sse` server is asked over streamable HTTP first, as other hosts do.
 _HTTP = frozenset({"http", "streamable-http", "streamable_http", "streamablehttp", "remote", "sse"})
@@ -116,7 +121,11 @@ def _entries(value: Any, name: str) -> dict[str, Any]:
                         remedy="Rename it.",
                     )
                 return entries
-    raise JobError(f"{name} has no `mcpServers`.", remedy='Write {"mcpServers": {"NAME": {"command": "..."}}}.')
+    near = [(key, nearest(key, _KEYS)) for key in value if nearest(key, _KEYS)] if isinstance(value, dict) else []
+    meant = f"Did you mean {quoted(near[0][1])} by {quoted(near[0][0])}? " if near else ""
+    raise JobError(
+        f"{name} has no `mcpServers`.", remedy=f'{meant}Write {{"mcpServers": {{"NAME": {{"command": "..."}}}}}}.'
+    )
 
 
 def _is_off(entry: Any) -> bool:
@@ -178,7 +187,18 @@ def _kind(entry: Mapping[str, Any]) -> str:
         return "stdio"
     if word in _HTTP or has_url:
         return "http"
-    raise JobError("has neither `command` nor `url`.", remedy="Add one of them.")
+    raise JobError("has neither `command` nor `url`.", remedy=_meant(entry))
+
+
+def _meant(entry: Mapping[str, Any]) -> str:
+    """What to do about an entry that says neither how its server is started nor where it is."""
+    if "builtin" in entry:
+        return "Built-in tools belong in a job file, as [tools.NAME] with `builtin`; other hosts do not have them."
+    for key in entry:
+        near = nearest(key, _REACH) if key not in _KNOWN else ""
+        if near:
+            return f"Did you mean {quoted(near)} by {quoted(key)}?"
+    return "Add one of them."
 
 
 def _text(entry: Mapping[str, Any], key: str) -> str:

@@ -83,6 +83,17 @@ def replicas_line(row: ServerRow) -> str:
     return "; ".join([f"{row.mode}, {up} of {counted(len(row.replicas), 'replica')} up", *down])
 
 
+def server_remedy(reason: str) -> str:
+    """What to do about a tool server that is not up, by the reason that was found."""
+    if "centuria login" in reason:
+        return ""  # it says itself what to do
+    if "was not found" in reason:
+        return "Install it, or write its whole path as the `command`."
+    if "cannot be reached" in reason:
+        return "Start it, or mend its `url`."
+    return "Run its command by hand, or ask its URL, to see why."
+
+
 def lasted(row: TaskRow) -> float | None:
     """Seconds from the start of a task to its end, None without both."""
     return None if row.started_at is None or row.ended_at is None else row.ended_at - row.started_at

@@ -12,7 +12,7 @@ from centuria.core.progress import Progress
 from centuria.events import Notice, PhaseStarted, Record, RunResumed, ServerDown, ServerUp, TaskEnded
 from centuria.messages import Status
 from centuria.stream import Feed, Item, Subscription
-from centuria.views.digest import replicas_line
+from centuria.views.digest import replicas_line, server_remedy
 from centuria.views.terminal import TerminalWriter
 from centuria.views.text import census_line
 from centuria.views.words import clean, counted, dollars, seconds, short, spending
@@ -52,7 +52,8 @@ class PlainView:
             case TaskEnded():
                 self._ended(item.event, item.at)
             case ServerDown():
-                self._notice(f"server {clean(item.event.slug, 40)} is down: {clean(item.event.reason, 300)}")
+                reason = clean(item.event.reason, 300)
+                self._notice(f"server {clean(item.event.slug, 40)} is down: {reason} {server_remedy(reason)}".rstrip())
             case ServerUp() if any(item.event.replicas):
                 row = self._progress.servers[item.event.slug]
                 self._notice(f"server {clean(item.event.slug, 40)}: {replicas_line(row)}")

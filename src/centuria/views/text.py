@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from centuria.core.measures import Occupancy, Tokens
 from centuria.core.progress import Progress
 from centuria.messages import Status
-from centuria.views.digest import causes, lasted, replicas_line, tool_lines
+from centuria.views.digest import causes, lasted, replicas_line, server_remedy, tool_lines
 from centuria.views.upstream import server_line, upstream_line
 from centuria.views.words import clean, counted, dollars, percent, seconds, spending
 
@@ -163,17 +163,22 @@ def _shares(occupied: Occupancy | None) -> tuple[str, str, str]:
 
 def _down_servers(progress: Progress) -> list[str]:
     """What there is to know of servers: who is down, which replicas are, and who refused calls as too many."""
-    lines = []
+    lines, down = [], False
     for server in progress.servers.values():
         name, replicas = clean(server.slug, 40), replicas_line(server)
         if not server.up:
             lines.append(f"server {name} is down: {clean(server.reason, 300)}")
+            down = True
+            remedy = server_remedy(server.reason)
+            lines += [f"  {remedy}"] if remedy else []
         elif replicas:
             lines.append(f"server {name}: {replicas}")
         gate = server_line(progress, server.slug)
         if gate:
             lines.append(f"server {name}: {gate}")
-    return lines
+    return (
+        [*lines, "  Try all of them: centuria doctor job.toml, or centuria doctor --tools mcp.json."] if down else lines
+    )
 
 
 def _cause_lines(progress: Progress, most: int = 10) -> list[str]:
