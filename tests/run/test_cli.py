@@ -255,6 +255,15 @@ def test_the_help_of_every_command_has_an_example_that_parses(here: Centuria, co
     parser().parse_args(words[1:])
 
 
+def test_the_help_names_every_provider_and_where_the_keys_come_from(here: Centuria) -> None:
+    from centuria.config.presets import BY_NAME
+
+    said = " ".join(here("run", "--help").out.split())
+    assert all(name in said for name in BY_NAME) and "openai:gpt-4.1" in said
+    assert "without one the run is a rehearsal" in said
+    assert "MOONSHOT_API_KEY" in here("--help").out
+
+
 def test_an_unknown_command_is_a_usage_error(here: Centuria) -> None:
     said = here("fly")
     assert said.code == 2 and "fly" in said.err and said.out == ""

@@ -30,6 +30,14 @@ _STEERING = (
 )
 OK, NOT_OK, USAGE, BUDGET, INTERRUPTED = 0, 1, 2, 3, 130
 
+_PROVIDERS = "moonshot, openai, anthropic, gemini, deepseek, openrouter, holysheep, ollama or custom"
+_REHEARSE = "a scripted model instead: expected time and cost, nothing paid"
+_RUN_EXAMPLES = """centuria run job.toml --budget 2 --yes
+  centuria run "Compare the 20 largest banks" --tools mcp.json --model openai:gpt-4.1
+  centuria run job.toml --base-url http://127.0.0.1:8000/v1 --model my-model --budget none
+
+the key is read from the environment (MOONSHOT_API_KEY, OPENAI_API_KEY, ...); without one the run is a rehearsal"""
+
 _EPILOG = dedent("""\
     examples:
       centuria run examples/market-reports/job.toml          a job file; without a key, a rehearsal
@@ -40,6 +48,7 @@ _EPILOG = dedent("""\
       centuria serve                                         the gateway and its page, at http://127.0.0.1:8080
       centuria doctor job.toml                               what is wrong, and the remedy
 
+    keys are read from the environment: MOONSHOT_API_KEY, OPENAI_API_KEY, ANTHROPIC_API_KEY, ... (see: centuria doctor)
     exit codes: 0 all ok, 1 some not ok, 2 usage or configuration, 3 budget, 130 interrupted
     """)
 
@@ -138,7 +147,7 @@ def _run_argument(command: argparse.ArgumentParser, *, must: bool = False) -> No
 
 
 def _add_running(commands: Commands) -> None:
-    run = _add(commands, "run", "running:run", "run a job file, or one goal", "centuria run job.toml --budget 2 --yes")
+    run = _add(commands, "run", "running:run", "run a job file, or one goal", _RUN_EXAMPLES)
     run.add_argument("job", metavar="JOB", help="a job file (TOML), or a goal in words")
     _job_flags(run)
     spread = _add(
@@ -196,7 +205,9 @@ def _add_compare(commands: Commands) -> None:
     _limit_flags(compare)
     compare.add_argument("--in-turn", action="store_true", help="one model after the other, as on one machine or key")
     compare.add_argument("--out", metavar="DIR", type=Path, help="the folder, a new one (default: runs/compare-ID)")
-    compare.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
+    compare.add_argument(
+        "--rehearse", action="store_true", help="a scripted model instead: expected time and cost, nothing paid"
+    )
     compare.add_argument("--resume", metavar="DIR", type=Path, help="go on with a comparison that was broken off")
     compare.add_argument("--table", metavar="DIR", type=Path, help="make its table again; runs nothing")
     _end_flags(compare)
@@ -206,14 +217,20 @@ def _job_flags(command: argparse.ArgumentParser) -> None:
     _model_flags(command)
     _limit_flags(command)
     command.add_argument("--out", metavar="DIR", type=Path, help="this run's folder, a new one (default: runs/ID)")
-    command.add_argument("--rehearse", action="store_true", help="a scripted model instead: expected time and cost")
+    command.add_argument(
+        "--rehearse", action="store_true", help="a scripted model instead: expected time and cost, nothing paid"
+    )
     _tape_flags(command)
     _view_flags(command)
 
 
 def _model_flags(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--model", metavar="NAME", help="the model, such as kimi-k2.5")
-    command.add_argument("--provider", metavar="NAME", help="moonshot, openai, anthropic, ollama, ... (see docs)")
+    command.add_argument("--model", metavar="NAME", help="the model, such as kimi-k2.5 or openai:gpt-4.1")
+    command.add_argument(
+        "--provider",
+        metavar="NAME",
+        help=_PROVIDERS,
+    )
     command.add_argument(
         "--base-url", metavar="URL", help="any OpenAI-compatible server, such as http://127.0.0.1:8000/v1"
     )
@@ -384,7 +401,7 @@ def _add_torture(commands: Commands) -> None:
         "--base-url", metavar="URL", required=True, help="the server, such as http://127.0.0.1:8000/v1"
     )
     torture.add_argument("--model", metavar="NAME", help="the model, such as kimi-k2.5")
-    torture.add_argument("--provider", metavar="NAME", help="moonshot, openai, ollama, ... (see docs)")
+    torture.add_argument("--provider", metavar="NAME", help=_PROVIDERS)
     torture.add_argument("--key-env", metavar="NAME", help="the variable that holds the key")
     torture.add_argument(
         "--context", metavar="TOKENS", type=int, help="the model's context, for the prompt that is too long"
