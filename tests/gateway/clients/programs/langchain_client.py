@@ -65,6 +65,16 @@ def error(words="hello", name=MODEL, key=KEY):
         return {"class": kind, "status": problem.status_code, "code": problem.code}
 
 
+def broken_stream():
+    begun = False
+    try:
+        for chunk in model().stream("break off"):
+            begun = begun or bool(chunk.content)
+    except openai.APIError as problem:
+        return {"class": type(problem).__name__, "begun": begun}
+    return None
+
+
 def leave():
     chunks = model().stream("never end")
     for chunk in chunks:
@@ -87,6 +97,7 @@ print(
             "refused": error("refuse this"),
             "broken": error("be broken"),
             "no_money": error(key=os.environ["POOR"]),
+            "broken_stream": broken_stream(),
             "leave": leave(),
         }
     )

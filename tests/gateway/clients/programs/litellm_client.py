@@ -70,6 +70,16 @@ def error(words="hello", model=MODEL, key=KEY):
         return {"class": type(problem).__name__, "status": problem.status_code}
 
 
+def broken_stream():
+    begun = False
+    try:
+        for chunk in ask("break off", stream=True):
+            begun = begun or bool(chunk.choices and chunk.choices[0].delta.content)
+    except litellm.exceptions.openai.APIError as problem:
+        return {"class": type(problem).__name__, "begun": begun}
+    return None
+
+
 print(
     json.dumps(
         {
@@ -83,6 +93,7 @@ print(
             "refused": error("refuse this"),
             "broken": error("be broken"),
             "no_money": error(key=os.environ["POOR"]),
+            "broken_stream": broken_stream(),
         }
     ),
     flush=True,

@@ -68,6 +68,17 @@ async def error(words="hello", name=MODEL, key=KEY):
         return {"class": type(problem).__name__, "status": problem.status_code, "code": problem.body["code"]}
 
 
+async def broken_stream():
+    begun = False
+    try:
+        async with agent().run_stream("break off") as done:
+            async for piece in done.stream_text(delta=True, debounce_by=None):
+                begun = begun or bool(piece)
+    except Exception as problem:
+        return {"class": type(problem).__name__, "begun": begun}
+    return None
+
+
 async def leave():
     async with agent().run_stream("never end") as done:
         async for piece in done.stream_text(delta=True, debounce_by=None):
@@ -87,6 +98,7 @@ async def main():
         "refused": await error("refuse this"),
         "broken": await error("be broken"),
         "no_money": await error(key=os.environ["POOR"]),
+        "broken_stream": await broken_stream(),
         "leave": await leave(),
     }
 
