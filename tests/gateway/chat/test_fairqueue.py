@@ -205,3 +205,13 @@ def test_a_hundred_thousand_names_leave_nothing_behind() -> None:
         queue.remove(ticket)
     assert len(own.members["patient"].line) < 100
     assert queue.pop() == 0
+
+
+def test_members_that_were_served_are_forgotten_beside_one_that_waits_on() -> None:
+    queue = FairQueue(most=10, most_each=10)
+    queue.add(0, "key", "patient", priority=9, now=0.0)
+    for ticket in range(1, 5_001):
+        queue.add(ticket, "key", f"agent-{ticket}", priority=0, now=0.0)
+        assert queue.pop() == ticket
+    assert len(queue._groups["key"].members) < 100
+    assert queue.pop() == 0
