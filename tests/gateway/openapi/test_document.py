@@ -17,12 +17,15 @@ from centuria import __version__
 from centuria.gateway.openapi import document
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps, GatewaySettings
+from centuria.gateway.swarms import wanted
+from centuria.gateway.tools import manifest
 from centuria.settings import ToolServer
 from centuria.testing.upstream import FakeUpstream, Text
 from tests.gateway.serving import deployment, run, serving
 from tests.servers.installed import CLIENTS, require
 
 HERE = Path(__file__).parent
+GATEWAY = Path(manifest.__file__).parents[1]
 
 
 def settings_in(folder: Path, base_url: str = "http://127.0.0.1:9/v1", *servers: ToolServer) -> GatewaySettings:
@@ -87,6 +90,23 @@ def test_every_example_fits_its_schema_and_every_schema_is_one() -> None:
             assert not problems, path
             number += 1
     assert number >= 9
+
+
+def test_what_the_gateway_reads_of_bodies_and_queries_is_what_the_document_has() -> None:
+    schemas = document()["components"]["schemas"]
+    assert set(schemas["SwarmRequest"]["properties"]) == set(wanted._FIELDS)
+    assert set(schemas["SwarmTask"]["properties"]) == set(wanted._TASK)
+    assert set(schemas["ToolEntry"]["properties"]) == manifest._FIELDS
+    assert set(schemas["RemoteServer"]["properties"]) == manifest._REMOTE
+    told = {
+        one["name"]
+        for _, _, operation in operations()
+        for one in operation.get("parameters", ())
+        if one["in"] == "query"
+    }
+    sources = "".join(file.read_text(encoding="utf-8") for file in GATEWAY.rglob("*.py"))
+    read = set(re.findall(r'query(?:\.get\(|, )"(\w+)"', sources))
+    assert read == told
 
 
 async def test_the_document_is_served_to_everyone_with_the_packages_version(tmp_path: Path) -> None:

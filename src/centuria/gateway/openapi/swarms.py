@@ -267,6 +267,10 @@ PATHS: dict[str, Any] = {
                     "schema": {"type": "integer", "minimum": 0, "maximum": 2**53},
                 },
                 query("after", "The same.", {"type": "integer", "minimum": 0, "maximum": 2**53}, 0),
+                query(
+                    "brief", "`true`: facts without their long texts, and no pieces of text.", {"type": "string"}, ""
+                ),
+                query("agent", "With `brief`: whose pieces of text are sent all the same.", {"type": "string"}, ""),
             ],
         )
     },
