@@ -125,7 +125,6 @@ _WHOLE: dict[str, Any] = {
     "money": {"type": "object"},
     "tokens": _TOKENS,
     "servers": _ROWS,
-    "approvals": _ROWS,
     "notices": _ROWS,
 }
 _RESULT: dict[str, Any] = {

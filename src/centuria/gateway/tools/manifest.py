@@ -134,7 +134,7 @@ def check_url(url: str, hosts: Collection[str], place: str) -> None:
             f"The operator's list of hosts does not have {host[:100]!r}.",
             param=where,
             code="host_not_allowed",
-            remedy="Ask the operator to add it to `remote_hosts` in gateway.toml.",
+            remedy="Ask the operator to add it to `hosts` of [remote_tools] in gateway.toml.",
         )
     if port not in (None, 443) and f"{host}:{port}" not in hosts:
         raise bad_request("A server is reached at port 443 alone.", param=where, code="host_not_allowed")

@@ -37,7 +37,6 @@ export class Fold {
     this.servers = new Map();
     this.gates = new Map();
     this.notices = [];
-    this.approvals = new Map();
     this.paused = new Set();
     this.files = [];
     this.census = Object.fromEntries(STATUSES.map(status => [status, 0]));
@@ -198,8 +197,6 @@ const FOLDS = {
   },
   task_paused(fold, e) { if (e.paused) fold.paused.add(e.task ?? null); else fold.paused.delete(e.task ?? null); },
   priority_set(fold, e) { fold.row(e.task).priority = e.priority; },
-  approval_asked(fold, e) { fold.approvals.set(callId(e.key), { key: e.key, name: e.name, arguments: e.arguments }); },
-  approval_given(fold, e) { fold.approvals.delete(callId(e.key)); },
 
   limit_set(fold, e) { Object.assign(fold.resource(e.resource), { limit: e.limit, reason: e.reason }); },
   slot_queued(fold, e) {
@@ -301,7 +298,7 @@ const FOLDS = {
   breaker_closed(fold, e) { fold.gates.delete(e.model); },
 };
 
-export const callId = key => `${key.task}/${key.epoch}/${key.turn}/${key.position}`;
+const callId = key => `${key.task}/${key.epoch}/${key.turn}/${key.position}`;
 
 /** A slot is taken. A call tells itself of those that it had without a wait, and has them until it ends. */
 function had(resource, waited) {
@@ -323,7 +320,7 @@ function breakOff(fold) {
   if (fold.since !== null) fold.active += Math.max(0, fold.at - fold.since);
   for (const row of fold.resources.values()) Object.assign(row, { inUse: 0, waiting: 0 });
   for (const ticket of fold.tickets.values()) fold.spans.finish(ticket.span, fold.at, "interrupted");
-  for (const map of [fold.tickets, fold.slots, fold.owing, fold.paused, fold.approvals, fold.gates]) map.clear();
+  for (const map of [fold.tickets, fold.slots, fold.owing, fold.paused, fold.gates]) map.clear();
   for (const row of [...fold.tasks.values(), ...fold.others.values()]) {
     for (const call of row.calls.values()) fold.spans.finish(call.span, fold.at, "interrupted");
     row.calls.clear();
@@ -358,7 +355,7 @@ export function doingOf(row) {
   return row.state === "running" ? "between calls" : row.state;
 }
 
-export const bareTool = name => name.includes("__") ? name.slice(name.indexOf("__") + 2) : name;
+const bareTool = name => name.includes("__") ? name.slice(name.indexOf("__") + 2) : name;
 
 export function shownResource(resource) {
   const colon = resource.indexOf(":"), kind = resource.slice(0, colon), name = resource.slice(colon + 1);

@@ -50,8 +50,6 @@ export function short(value) {
   return String(Math.round(value));
 }
 
-export const percent = value => value === null || value === undefined ? "–" : Math.round(value * 100) + " %";
-
 export function ago(at, now = Date.now() / 1000) {
   const gone = now - at;
   if (gone < 45) return "just now";

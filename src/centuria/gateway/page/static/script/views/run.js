@@ -7,7 +7,6 @@ import { clip, sec, when } from "../format.js";
 import { follow } from "../sse.js";
 import { facts } from "../swarm.js";
 import { agentPanel } from "../parts/agent.js";
-import { approvals } from "../parts/approvals.js";
 import { census, notices } from "../parts/census.js";
 import { graph } from "../parts/graph.js";
 import { grid } from "../parts/grid.js";
@@ -45,9 +44,9 @@ export function runView({ parts: [id, agent], retitle }) {
   }, { class: "bad" });
   const actions = el("div", { class: "actions", hidden: true }, pause, cancel);
 
-  const all = [tiles(), approvals(id), grid({ open: go }), timeline({ open: go }), queues(id), spend(), graph({ open: go }), census(), notices(), tasks({ open: go }), result(id)];
-  const [figures, asks, cells, lanes, shared, money, net, ends, notes, list, answer] = all;
-  const shown = el("div", { class: "shown" }, asks.node, cells.node, answer.node, lanes.node, shared.node,
+  const all = [tiles(), grid({ open: go }), timeline({ open: go }), queues(id), spend(), graph({ open: go }), census(), notices(), tasks({ open: go }), result(id)];
+  const [figures, cells, lanes, shared, money, net, ends, notes, list, answer] = all;
+  const shown = el("div", { class: "shown" }, cells.node, answer.node, lanes.node, shared.node,
     el("div", { class: "of-two" }, money.node, el("div", { class: "stack" }, ends.node, notes.node)), net.node, list.node);
   const watch = el("div", { class: "watch" }, shown);
   const node = el("div", {},
