@@ -12,8 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from centuria.errors import ModelDenied, ModelRefused, ModelUnavailable
+from centuria.model.direct import DirectTransport
 from centuria.model.http import HttpTransport
-from centuria.ports import HttpRequest
+from centuria.ports import HttpRequest, Transport
 from centuria.testing.upstream import Cut, FakeUpstream, HttpError, Reset, Silence, Stall, Text
 
 BODY = b'{"model":"kimi-k2.5","messages":[],"stream":true}'
@@ -23,7 +24,14 @@ def post(base_url: str, **headers: str) -> HttpRequest:
     return HttpRequest("POST", f"{base_url}/chat/completions", {"Content-Type": "application/json", **headers}, BODY)
 
 
-async def fetch(transport: HttpTransport, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
+@pytest.fixture(params=[HttpTransport, DirectTransport])
+def transport(request: pytest.FixtureRequest) -> Transport:
+    """Both keep what the port promises."""
+    made: Transport = request.param()
+    return made
+
+
+async def fetch(transport: Transport, request: HttpRequest) -> tuple[int, dict[str, str], bytes]:
     async with transport.send(request) as response:
         body = b"".join([chunk async for chunk in response.chunks()])
         return response.status, dict(response.headers), body
@@ -37,8 +45,7 @@ async def refused_port() -> int:
     return port
 
 
-async def test_a_body_streams_and_its_connection_is_used_again() -> None:
-    transport = HttpTransport()
+async def test_a_body_streams_and_its_connection_is_used_again(transport: Transport) -> None:
     async with FakeUpstream(lambda body: Text("Grüße 😀")) as upstream:
         for _ in range(3):
             status, headers, body = await fetch(transport, post(upstream.base_url, **{"X-Mine": "1"}))
@@ -49,8 +56,7 @@ async def test_a_body_streams_and_its_connection_is_used_again() -> None:
         await upstream.until(lambda: upstream.connections == 0)
 
 
-async def test_leaving_early_aborts_the_connection_so_that_the_upstream_sees_it() -> None:
-    transport = HttpTransport()
+async def test_leaving_early_aborts_the_connection_so_that_the_upstream_sees_it(transport: Transport) -> None:
     async with FakeUpstream(lambda body: Stall(Text("Hello"))) as upstream:
         async with transport.send(post(upstream.base_url)) as response:
             async for _ in response.chunks():
@@ -59,8 +65,7 @@ async def test_leaving_early_aborts_the_connection_so_that_the_upstream_sees_it(
         await transport.aclose()
 
 
-async def test_a_cancelled_request_leaves_no_connection() -> None:
-    transport = HttpTransport()
+async def test_a_cancelled_request_leaves_no_connection(transport: Transport) -> None:
     async with FakeUpstream(lambda body: Silence()) as upstream:
         task = asyncio.create_task(fetch(transport, post(upstream.base_url)))
         await upstream.until(lambda: upstream.in_flight == 1)
@@ -71,8 +76,7 @@ async def test_a_cancelled_request_leaves_no_connection() -> None:
         await transport.aclose()
 
 
-async def test_a_hundred_requests_are_in_flight_at_once() -> None:
-    transport = HttpTransport()
+async def test_a_hundred_requests_are_in_flight_at_once(transport: Transport) -> None:
     async with FakeUpstream(lambda body: Text("Hi"), latency=0.3) as upstream:
         await asyncio.gather(*(fetch(transport, post(upstream.base_url)) for _ in range(100)))
         assert upstream.peak == 100
@@ -80,8 +84,9 @@ async def test_a_hundred_requests_are_in_flight_at_once() -> None:
 
 
 @pytest.mark.parametrize("reply", [Cut(Text("Hello " * 20)), Reset()])
-async def test_a_connection_that_breaks_off_is_cut_and_may_have_been_served(reply: Cut | Reset) -> None:
-    transport = HttpTransport()
+async def test_a_connection_that_breaks_off_is_cut_and_may_have_been_served(
+    transport: Transport, reply: Cut | Reset
+) -> None:
     async with FakeUpstream(lambda body: reply) as upstream:
         with pytest.raises(ModelUnavailable) as caught:
             await fetch(transport, post(upstream.base_url))
@@ -89,8 +94,7 @@ async def test_a_connection_that_breaks_off_is_cut_and_may_have_been_served(repl
         await transport.aclose()
 
 
-async def test_a_redirect_is_not_followed_so_the_key_does_not_travel() -> None:
-    transport = HttpTransport()
+async def test_a_redirect_is_not_followed_so_the_key_does_not_travel(transport: Transport) -> None:
     async with FakeUpstream() as other:
         away = HttpError(307, headers={"location": f"{other.base_url}/chat/completions"})
         async with FakeUpstream(lambda body: away) as upstream:
@@ -99,24 +103,21 @@ async def test_a_redirect_is_not_followed_so_the_key_does_not_travel() -> None:
             await transport.aclose()
 
 
-async def test_a_refused_connection_surely_sent_nothing() -> None:
-    transport = HttpTransport()
+async def test_a_refused_connection_surely_sent_nothing(transport: Transport) -> None:
     with pytest.raises(ModelUnavailable, match="cannot be reached") as caught:
         await fetch(transport, post(f"http://127.0.0.1:{await refused_port()}/v1"))
     assert caught.value.kind == "connect" and not caught.value.served
     await transport.aclose()
 
 
-async def test_a_name_that_does_not_resolve_is_named() -> None:
-    transport = HttpTransport()
+async def test_a_name_that_does_not_resolve_is_named(transport: Transport) -> None:
     with pytest.raises(ModelUnavailable, match=r"nowhere\.invalid cannot be resolved") as caught:
         await fetch(transport, post("http://nowhere.invalid/v1"))
     assert not caught.value.served
     await transport.aclose()
 
 
-async def test_a_connection_that_is_not_made_in_time_surely_sent_nothing() -> None:
-    transport = HttpTransport()
+async def test_a_connection_that_is_not_made_in_time_surely_sent_nothing(transport: Transport) -> None:
     server = await asyncio.get_running_loop().create_server(asyncio.Protocol, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
     url = f"https://127.0.0.1:{port}/v1"  # it accepts and never speaks TLS
@@ -132,16 +133,14 @@ async def test_a_connection_that_is_not_made_in_time_surely_sent_nothing() -> No
     "url",
     ["", "api.example.com/v1", "ftp://x/v1", "http:///v1", "http://x:99999/v1", "http://[/v1", "https://"],
 )
-async def test_an_address_that_is_none_is_refused_with_a_remedy(url: str) -> None:
-    transport = HttpTransport()
+async def test_an_address_that_is_none_is_refused_with_a_remedy(transport: Transport, url: str) -> None:
     with pytest.raises(ModelRefused) as caught:
         await fetch(transport, HttpRequest("POST", url, {}, BODY))
     assert "base_url" in caught.value.remedy and not caught.value.served
     await transport.aclose()
 
 
-async def test_a_header_that_is_not_legal_is_refused_without_showing_it() -> None:
-    transport = HttpTransport()
+async def test_a_header_that_is_not_legal_is_refused_without_showing_it(transport: Transport) -> None:
     async with FakeUpstream() as upstream:
         with pytest.raises(ModelRefused) as caught:
             await fetch(transport, post(upstream.base_url, Authorization="Bearer sk-secret\r\nX: y"))
@@ -151,13 +150,12 @@ async def test_a_header_that_is_not_legal_is_refused_without_showing_it() -> Non
 
 
 @pytest.mark.parametrize("scheme", ["http", "https"])
-async def test_what_speaks_another_protocol_is_an_error_of_ours(scheme: str) -> None:
+async def test_what_speaks_another_protocol_is_an_error_of_ours(transport: Transport, scheme: str) -> None:
     async def shout(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
         writer.write(b"SSH-2.0-OpenSSH_9.9\r\n")
         writer.close()
 
-    transport = HttpTransport()
     async with await asyncio.start_server(shout, "127.0.0.1", 0) as server:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(ModelUnavailable) as caught:
@@ -185,12 +183,13 @@ def certificate(tmp_path: Path) -> tuple[Path, Path]:
     return cert, key
 
 
-async def test_an_untrusted_certificate_needs_the_operator(certificate: tuple[Path, Path]) -> None:
+async def test_an_untrusted_certificate_needs_the_operator(
+    transport: Transport, certificate: tuple[Path, Path]
+) -> None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(*certificate)
     loop = asyncio.get_running_loop()
     server = await loop.create_server(asyncio.Protocol, "127.0.0.1", 0, ssl=context)
-    transport = HttpTransport()
     with pytest.raises(ModelDenied, match="not trusted") as caught:
         await fetch(transport, post(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"))
     assert caught.value.kind == "tls" and not caught.value.served
@@ -198,21 +197,20 @@ async def test_an_untrusted_certificate_needs_the_operator(certificate: tuple[Pa
     server.close()
 
 
-async def test_nothing_is_sent_once_it_is_closed() -> None:
-    transport = HttpTransport()
+async def test_nothing_is_sent_once_it_is_closed(transport: Transport) -> None:
     await transport.aclose()
     with pytest.raises(ModelRefused):
         await fetch(transport, post("http://127.0.0.1:1/v1"))
 
 
 async def test_a_proxy_of_the_environment_is_used_but_not_for_the_own_machine(
+    transport: Transport,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with FakeUpstream() as proxy, FakeUpstream() as upstream:
         monkeypatch.setenv("http_proxy", proxy.base_url.removesuffix("/v1"))
         monkeypatch.delenv("no_proxy", raising=False)
         monkeypatch.delenv("NO_PROXY", raising=False)
-        transport = HttpTransport()
         await fetch(transport, post(upstream.base_url))
         assert (len(upstream.requests), len(proxy.requests)) == (1, 0)
         await fetch(transport, post("http://api.example.com/v1"))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 #: Idle connections are dropped before servers drop them (5 s is common), or a request would meet a closing
 #: one: whether it was served is then unknown, and its money would stay held.
-_KEEP_ALIVE = 4.0
+KEEP_ALIVE = 4.0
 _LOCAL = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -85,10 +85,10 @@ class HttpTransport:
         import aiohttp
 
         if self._closed:
-            raise ModelRefused("The transport is closed.", kind="closed", served=False)
+            raise transport_closed()
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_KEEP_ALIVE),
+                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(total=None),
                 headers={"User-Agent": "centuria"},
@@ -101,9 +101,8 @@ class HttpTransport:
         """How an address is reached; found out once. Raises `ModelRefused` (kind "url")."""
         route = self._routes.get(url)
         if route is None:
-            host, scheme = _parts(url)
-            own = host in _LOCAL or host.startswith("127.")
-            route = _Route(url, host, None if own or proxy_bypass(host) else getproxies().get(scheme))
+            host, scheme = parts_of(url)
+            route = _Route(url, host, proxy_for(host, scheme))
             self._routes[url] = route
         return route
 
@@ -182,16 +181,22 @@ class _Chunks:
         return chunk
 
 
-def _parts(url: str) -> tuple[str, str]:
+def parts_of(url: str) -> tuple[str, str]:
     """Host and scheme. Raises `ModelRefused` (kind "url")."""
     try:
         parts = urlsplit(url)
         legal = parts.scheme in ("http", "https") and parts.port != 0
     except ValueError:
-        raise _no_address() from None
+        raise no_address() from None
     if not legal or not parts.hostname:
-        raise _no_address()
+        raise no_address()
     return parts.hostname, parts.scheme
+
+
+def proxy_for(host: str, scheme: str) -> str | None:
+    """The proxy of the environment on the way to a host."""
+    own = host in _LOCAL or host.startswith("127.")
+    return None if own or proxy_bypass(host) else getproxies().get(scheme)
 
 
 def _translate(error: Exception, host: str, connect_timeout: float | None = None) -> ModelError:
@@ -203,16 +208,11 @@ def _translate(error: Exception, host: str, connect_timeout: float | None = None
         case aiohttp.ClientConnectorError() | aiohttp.ClientHttpProxyError() | aiohttp.ConnectionTimeoutError():
             return _unconnected(error, host, connect_timeout)
         case aiohttp.InvalidURL():
-            return _no_address()
+            return no_address()
         case aiohttp.ClientResponseError():
             return ModelUnavailable(f"{host} answered with something that is not HTTP.", kind="rubbish")
         case ValueError():  # a header that HTTP cannot carry; the error's own text could show the key
-            return ModelRefused(
-                "A header of the request is not legal.",
-                kind="headers",
-                served=False,
-                remedy="Look for line breaks or other stray characters in the key and the headers.",
-            )
+            return illegal_header()
         case _:
             what = f"The connection to {host} broke off ({type(error).__name__})."
             return ModelUnavailable(what, kind="cut")
@@ -225,9 +225,9 @@ def _unconnected(error: Exception, host: str, connect_timeout: float | None) -> 
     what, remedy = f"{host} cannot be reached", "Check base_url and the network."
     match error:
         case aiohttp.ClientConnectorCertificateError():
-            return _untrusted(host)
+            return untrusted(host)
         case aiohttp.ClientConnectorSSLError(os_error=ssl.SSLCertVerificationError()):
-            return _untrusted(host)
+            return untrusted(host)
         case aiohttp.ClientConnectorSSLError():
             what, remedy = f"No TLS with {host}", "Check the scheme and the port of base_url."
         case aiohttp.ClientConnectorDNSError():
@@ -241,7 +241,20 @@ def _unconnected(error: Exception, host: str, connect_timeout: float | None) -> 
     return ModelUnavailable(f"{what}.", kind="connect", served=False, remedy=remedy)
 
 
-def _no_address() -> ModelError:
+def transport_closed() -> ModelError:
+    return ModelRefused("The transport is closed.", kind="closed", served=False)
+
+
+def illegal_header() -> ModelError:
+    return ModelRefused(
+        "A header of the request is not legal.",
+        kind="headers",
+        served=False,
+        remedy="Look for line breaks or other stray characters in the key and the headers.",
+    )
+
+
+def no_address() -> ModelError:
     return ModelRefused(
         "The base URL is not an HTTP address.",
         kind="url",
@@ -250,7 +263,7 @@ def _no_address() -> ModelError:
     )
 
 
-def _untrusted(host: str) -> ModelError:
+def untrusted(host: str) -> ModelError:
     return ModelDenied(
         f"The certificate of {host} is not trusted.",
         kind="tls",
