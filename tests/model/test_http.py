@@ -15,7 +15,7 @@ from centuria.errors import ModelDenied, ModelRefused, ModelUnavailable
 from centuria.model.direct import DirectTransport
 from centuria.model.http import HttpTransport
 from centuria.ports import HttpRequest, Transport
-from centuria.testing.upstream import Cut, FakeUpstream, HttpError, Reset, Silence, Stall, Text
+from centuria.testing.upstream import Cut, FakeUpstream, HttpError, Raw, Reset, Silence, Stall, Text
 
 BODY = b'{"model":"kimi-k2.5","messages":[],"stream":true}'
 
@@ -195,6 +195,80 @@ async def test_an_untrusted_certificate_needs_the_operator(
     assert caught.value.kind == "tls" and not caught.value.served
     await transport.aclose()
     server.close()
+
+
+async def test_a_line_break_or_a_nul_in_a_header_goes_nowhere(transport: Transport) -> None:
+    async with FakeUpstream() as upstream:
+        for name, value in [("X", "a\nb"), ("X", "a\rb"), ("X", "a\0b"), ("X\r\nY", "a"), ("X: y\nZ", "a"), ("", "a")]:
+            if isinstance(transport, HttpTransport) and ("\0" in value or not name):
+                continue  # it lets these pass, and servers refuse them
+            with pytest.raises(ModelRefused) as caught:
+                await fetch(transport, post(upstream.base_url, **{name: value}))
+            assert caught.value.kind == "headers" and not caught.value.served
+        assert upstream.requests == []
+        await transport.aclose()
+
+
+async def test_a_long_header_and_text_beyond_ascii_pass_both_ways(transport: Transport) -> None:
+    long = Raw((b"abc",), headers=(("x-long", "a" * 10_000), ("x-text", "Grüße".encode().decode("latin-1"))))
+    async with FakeUpstream(lambda body: long) as upstream:
+        _, headers, body = await fetch(
+            transport, post(upstream.base_url, **{"X-Long": "b" * 10_000, "X-Text": "Grüße"})
+        )
+        assert (headers["x-long"], headers["x-text"], body) == ("a" * 10_000, "Grüße", b"abc")
+        assert len(upstream.requests[0].headers["x-long"]) == 10_000
+        await transport.aclose()
+
+
+async def test_the_same_request_is_asked_for(transport: Transport) -> None:
+    """What a server is told beside what was stated."""
+    async with FakeUpstream(lambda body: Text("Hi")) as upstream:
+        url = f"{upstream.base_url}/chat/completions?a=b%20c&d"
+        for method, body in [("POST", BODY), ("POST", b""), ("GET", b"")]:
+            await fetch(transport, HttpRequest(method, url, {"X-Mine": "1"}, body))
+        told = [(seen.path, {**seen.headers}) for seen in upstream.requests]
+        await transport.aclose()
+    host = upstream.base_url.removeprefix("http://").removesuffix("/v1")
+    common = {"host": host, "accept": "*/*", "user-agent": "centuria", "x-mine": "1"}
+    for (path, headers), more in zip(
+        told,
+        [
+            {"content-length": str(len(BODY)), "content-type": "application/octet-stream"},
+            {"content-length": "0"},
+            {},
+        ],
+        strict=True,
+    ):
+        headers.pop("accept-encoding", None)
+        if "content-type" not in more:
+            headers.pop("content-type", None)
+        assert path == "/v1/chat/completions?a=b%20c&d" and headers == common | more
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        Raw((b"ab", b"c")),
+        Raw((b"ab", b"c"), framing="length"),
+        Raw((b"ab", b"c"), framing="close"),
+        Raw((b"ab", b"c"), framing="close", protocol="HTTP/1.0"),
+        Raw((b"ab", b"c"), encoding="gzip"),
+        Raw((b"ab", b"c"), encoding="deflate"),
+        Raw((b"ab", b"c"), trailers=(("x", "y"),)),
+    ],
+)
+async def test_a_body_arrives_whole_in_every_framing(transport: Transport, raw: Raw) -> None:
+    async with FakeUpstream(lambda body: raw) as upstream:
+        for _ in range(2):
+            assert (await fetch(transport, post(upstream.base_url)))[2] == b"abc"
+        await transport.aclose()
+
+
+async def test_a_name_with_two_addresses_is_reached_at_the_one_that_listens(transport: Transport) -> None:
+    async with FakeUpstream() as upstream:
+        status, _, _ = await fetch(transport, post(upstream.base_url.replace("127.0.0.1", "localhost")))
+        assert status == 200
+        await transport.aclose()
 
 
 async def test_nothing_is_sent_once_it_is_closed(transport: Transport) -> None:

@@ -1,4 +1,4 @@
-"""The whole table, tried once on Centuria's own client."""
+"""The whole table, tried once on Centuria's own client, over each of its transports."""
 
 import asyncio
 from typing import Any
@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from centuria.core.prices import cost
+from centuria.model.direct import DirectTransport
+from centuria.model.http import HttpTransport
 from centuria.testing.torture import CenturiaClient, Verdict, torture
 from centuria.testing.torture.centuria_client import PRICE
 
@@ -23,9 +25,9 @@ class Table:
             self.short.append(f"{verdict.row.name} ({verdict.mode}): {billed} billed, {client.accounted()} known")
 
 
-@pytest.fixture(scope="session")
-def table() -> Table:
+@pytest.fixture(scope="session", params=[HttpTransport, DirectTransport])
+def table(request: pytest.FixtureRequest) -> Table:
     """Its rows have deadlines of a second or two: the tests that ask for it run alone."""
     table = Table()
-    table.verdicts = asyncio.run(torture(CenturiaClient, at_once=24, told=table.hear))
+    table.verdicts = asyncio.run(torture(lambda: CenturiaClient(request.param), at_once=24, told=table.hear))
     return table

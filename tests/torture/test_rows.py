@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 
 from centuria.messages import ToolCall, Usage
+from centuria.model.direct import DirectTransport
+from centuria.model.http import HttpTransport
 from centuria.testing.replies import Calls, HttpError, Stall, Text
 from centuria.testing.torture import (
     KEY,
@@ -43,9 +45,12 @@ def test_every_row_has_a_name_of_its_own_and_a_known_kind() -> None:
     assert len({row.name for row in ROWS}) == len(ROWS) and {row.kind for row in ROWS} == set(KINDS)
 
 
+@pytest.mark.parametrize("transport", [HttpTransport, DirectTransport])
 @pytest.mark.parametrize("seed", range(2))
-async def test_a_crowd_that_meets_faults_at_random_is_answered_and_pays_for_everything(seed: int) -> None:
-    client = CenturiaClient()
+async def test_a_crowd_that_meets_faults_at_random_is_answered_and_pays_for_everything(
+    seed: int, transport: type[HttpTransport] | type[DirectTransport]
+) -> None:
+    client = CenturiaClient(transport)
     async with FakeUpstream(seeded(seed, 0.2)) as upstream:
         calls = (client.chat(upstream.base_url, KEY, MESSAGES, TOOLS, True) for _ in range(60))
         results = await asyncio.gather(*calls)

@@ -35,7 +35,7 @@ from centuria.gateway.tools.routes import ToolRoutes
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import Reply, Request, Route, Router
 from centuria.messages import DOLLAR
-from centuria.model.http import HttpTransport
+from centuria.model.direct import DirectTransport
 from centuria.ports import Transport
 
 _log = logging.getLogger("centuria.gateway")
@@ -69,7 +69,7 @@ class Gateway:
             self.store = self._store or await open_store(settings.store)
             stack.push_async_callback(self.store.aclose)
             await self._check_openness()
-            transport = self._transport or HttpTransport()
+            transport = self._transport or DirectTransport()
             stack.push_async_callback(transport.aclose)
             books = Books(self.store, gateway=f"gw-{secrets.token_hex(8)}", wall=self._wall)
             self.books = await stack.enter_async_context(books)

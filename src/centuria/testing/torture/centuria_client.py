@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -22,7 +22,7 @@ from centuria.errors import ContextTooLong, ModelDenied, ModelError, ModelRefuse
 from centuria.messages import DOLLAR, CallKey, Completion, Message, Pico, ToolCall, ToolSpec
 from centuria.model.client import ModelClient
 from centuria.model.http import HttpTransport
-from centuria.ports import Caller, ChatRequest
+from centuria.ports import Caller, ChatRequest, Transport
 from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.stream import Stream
 from centuria.testing.journal import MemoryJournal
@@ -37,11 +37,11 @@ _MODEL = "kimi-k2.5"
 
 class CenturiaClient:
     """It streams always; where an answer is to be whole, the upstream sends a document although it was asked for
-    a stream. `ledger` is its money."""
+    a stream. `ledger` is its money, `transport` makes what it sends with."""
 
-    def __init__(self) -> None:
+    def __init__(self, transport: Callable[[], Transport] = HttpTransport) -> None:
         self.ledger = Ledger()
-        self._transport = HttpTransport()
+        self._transport = transport()
         self._clients: dict[str, ModelClient] = {}
         self._numbers = count()
 
