@@ -23,7 +23,6 @@ DONE = b"data: [DONE]\n\n"
 #: A line's end and an empty line, whichever ends these lines have.
 _END = re.compile(rb"\n\r?\n|\r\r")
 _MATTERS = re.compile(rb'"usage"\s*:\s*\{|"error"\s*:|"finish_reason"\s*:\s*"|\[DONE\]|"object"\s*:\s*"error"')
-_DATA = re.compile(rb"(?:\A|[\r\n])data:")
 
 
 class StreamRelay:
@@ -85,25 +84,27 @@ class StreamRelay:
         return self._look(rest + b"\n\n")
 
     def _look(self, data: bytes) -> bytes:
-        if _MATTERS.search(data) is None:
-            self._count(data)
-            return data
         kept: list[bytes] = []
         start = 0
-        for found in _END.finditer(data):
-            event = data[start : found.end()]
-            start = found.end()
-            if _MATTERS.search(event) is None:
-                self._count(event)
-                kept.append(event)
-            elif self._take(event):
-                kept.append(event)
-            if self.done or self.error is not None:
+        while not self.done and self.error is None:
+            found = _MATTERS.search(data, start)
+            if found is None:
+                calm = data[start:] if start else data
+                self._count(calm)
+                kept.append(calm)
                 break
-        return b"".join(kept)
+            begin = start + _end_of_events(data[start : found.start()])
+            if begin > start:
+                self._count(data[start:begin])
+                kept.append(data[start:begin])
+            end = _END.search(data, found.end())
+            start = end.end() if end is not None else len(data)
+            if self._take(data[begin:start]):
+                kept.append(data[begin:start])
+        return kept[0] if len(kept) == 1 else b"".join(kept)
 
     def _count(self, data: bytes) -> None:
-        events = len(_DATA.findall(data))
+        events = data.count(b"\ndata:") + data.count(b"\rdata:") + data.startswith(b"data:")
         self.events += events
         self.begun = self.begun or events > 0
 
