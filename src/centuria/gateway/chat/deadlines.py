@@ -47,26 +47,33 @@ class Deadlines:
 
 
 class Wait:
-    """One wait, for the length of a `with`."""
+    """One wait, for the length of a `with`, once."""
 
-    __slots__ = ("_deadlines", "_ended", "_late", "_task", "at")
+    __slots__ = ("_cancelling", "_cancels", "_deadlines", "_ended", "_late", "_task", "at")
 
     def __init__(self, deadlines: Deadlines, at: float, late: Callable[[], Exception]) -> None:
         self._deadlines = deadlines
         self._late = late
-        self._ended = False
+        self._ended = self._cancels = False
+        #: While it lasts.
         self._task: asyncio.Task[object] | None = None
+        self._cancelling = 0
         self.at = at
 
     def end(self) -> None:
-        """End it now."""
-        if not self._ended and self._task is not None:
-            self._ended = True
-            self._deadlines._waits.discard(self)
-            self._task.cancel()
+        """End it now. Does nothing to one that has not begun, or is over."""
+        task = self._task
+        if self._ended or task is None:
+            return
+        self._ended = True
+        self._deadlines._waits.discard(self)
+        # A task that runs would meet its own cancellation behind the block.
+        if task is not asyncio.current_task(self._deadlines._loop):
+            self._cancels = task.cancel()
 
     def __enter__(self) -> Wait:
-        self._task = asyncio.current_task(self._deadlines._loop)
+        task = self._task = asyncio.current_task(self._deadlines._loop)
+        self._cancelling = 0 if task is None else task.cancelling()
         self._deadlines._add(self)
         return self
 
@@ -74,6 +81,10 @@ class Wait:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._deadlines._waits.discard(self)
-        # Cancelled by us alone: whoever else cancels the task too has the last word.
-        if self._ended and self._task is not None and self._task.uncancel() == 0 and kind is not None:
+        task, self._task = self._task, None
+        if not self._ended or task is None:
+            return
+        if self._cancels and task.uncancel() > self._cancelling:
+            return  # somebody else cancelled it too, and has the last word
+        if isinstance(error, asyncio.CancelledError | Exception):
             raise self._late() from None
