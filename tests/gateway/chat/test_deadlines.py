@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from contextlib import suppress
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -26,9 +26,8 @@ async def idle() -> None:
 @virtual_clock
 async def test_a_wait_is_late_after_its_time_and_leaves_no_cancellation_behind() -> None:
     deadlines = Deadlines()
-    with pytest.raises(Late):
-        with deadlines.until(5.0, Late):
-            await idle()
+    with pytest.raises(Late), deadlines.until(5.0, Late):
+        await idle()
     assert 5.0 <= asyncio.get_running_loop().time() <= 5.2
     task = asyncio.current_task()
     assert task is not None and task.cancelling() == 0
@@ -82,102 +81,117 @@ async def test_a_task_that_ends_its_own_wait_goes_on_behind_it() -> None:
     with deadlines.until(100.0, Late) as wait:
         wait.end()
     await asyncio.sleep(1)
-    with pytest.raises(Late):
-        with deadlines.until(100.0, Late) as wait:
-            wait.end()
-            raise ConnectionError
+    with pytest.raises(Late), deadlines.until(100.0, Late) as wait:
+        wait.end()
+        raise ConnectionError
     await asyncio.sleep(1)
 
 
 @virtual_clock
 async def test_an_error_that_a_cancellation_was_turned_into_is_told_as_late() -> None:
     deadlines = Deadlines()
-    with pytest.raises(Late):
-        with deadlines.until(1.0, Late):
-            try:
-                await idle()
-            except asyncio.CancelledError:
-                raise ConnectionError from None
+    with pytest.raises(Late), deadlines.until(1.0, Late):
+        try:
+            await idle()
+        except asyncio.CancelledError:
+            raise ConnectionError from None
 
 
-#: Waits from the outermost on: when each is due; each block works for so long when nothing ends it.
-_TIMES = st.lists(st.integers(1, 12), min_size=1, max_size=3)
-#: What befalls the task from outside: (tick, wait that is ended, or None: the task is cancelled).
-_EVENTS = st.lists(st.tuples(st.integers(0, 12), st.one_of(st.none(), st.integers(0, 2))), max_size=4)
+#: Tenths of a second, at each of which the one timer looks, so that ends, cancels and the work's own end meet in one.
+_AT = st.integers(0, 12)
 
 
-@given(due=_TIMES, events=_EVENTS, work=st.integers(0, 12), slow=st.integers(0, 3))
-def test_nested_waits_end_in_their_own_errors_and_a_cancellation_always_arrives(
-    due: Sequence[int], events: Sequence[tuple[int, int | None]], work: int, slow: int
-) -> None:
-    """Every due time is at a tick of the one timer, so that ends, cancels and the work's own end meet in one tick."""
+@dataclass(frozen=True)
+class Story:
+    """Waits, the outermost first, and when each is due; work inside them that takes so long, and so long to leave.
 
-    async def main() -> None:
+    `ends`: (when, the wait that somebody ends). `cancels`: when the task is cancelled.
+    """
+
+    due: Sequence[int]
+    work: int
+    leaves: int
+    ends: Sequence[tuple[int, int]]
+    cancels: Sequence[int]
+
+
+class Told:
+    """A story as it happens, on the virtual clock."""
+
+    def __init__(self, story: Story) -> None:
+        self.story = story
+        self.deadlines = Deadlines()
+        self.waits: list[Wait] = []
+        #: Cancellations that came before its end, and what the task counted of them when it was outside of all waits.
+        self.arrived = 0
+        self.counted: int | None = None
+        self.task = asyncio.create_task(self._whole())
+
+    async def _whole(self) -> str:
+        try:
+            return await self._inside(0)
+        finally:
+            self.counted = self.task.cancelling()
+
+    async def _inside(self, depth: int) -> str:
+        if depth < len(self.story.due):
+            with self.deadlines.until(self.story.due[depth] / 10, lambda: Late(depth)) as wait:
+                self.waits.append(wait)
+                return await self._inside(depth + 1)
+        try:
+            await asyncio.sleep(self.story.work / 10)
+        finally:
+            if self.story.leaves:
+                await asyncio.sleep(self.story.leaves / 10)
+        return "whole"
+
+    def _cancel(self) -> None:
+        self.arrived += self.task.cancel()
+
+    def _end(self, number: int) -> None:
+        if number < len(self.waits):
+            self.waits[number].end()
+
+    async def tell(self) -> None:
         loop = asyncio.get_running_loop()
-        deadlines = Deadlines()
-        waits: list[Wait] = []
-        left: list[int] = []
-
-        async def level(depth: int) -> str:
-            if depth == len(due):
-                try:
-                    await asyncio.sleep(work / 10)
-                finally:
-                    if slow:  # as transports that close
-                        await asyncio.sleep(slow / 10)
-                return "whole"
-            own = type(f"Late{depth}", (Late,), {"depth": depth})
-            with deadlines.until(due[depth] / 10, own) as wait:
-                waits.append(wait)
-                try:
-                    return await level(depth + 1)
-                finally:
-                    left.append(depth)
-
-        cancels = sorted(at for at, wait in events if wait is None)
-        counts: list[int] = []
-
-        async def whole() -> str:
-            try:
-                return await level(0)
-            finally:
-                task = asyncio.current_task()
-                assert task is not None
-                counts.append(task.cancelling())
-
-        task = asyncio.create_task(whole())
-        arrived = 0
-
-        def cancel() -> None:
-            nonlocal arrived
-            arrived += task.cancel()
-
-        for at, wait in events:
-            if wait is None:
-                loop.call_at(at / 10, cancel)
-            else:
-                loop.call_at(at / 10, lambda number=wait: waits[number].end() if number < len(waits) else None)
-        done, _ = await asyncio.wait([task], timeout=100)
+        for at in self.story.cancels:
+            loop.call_at(at / 10, self._cancel)
+        for at, number in self.story.ends:
+            loop.call_at(at / 10, self._end, number)
+        done, _ = await asyncio.wait([self.task], timeout=100)
         assert done, "it never ended"
-        assert not deadlines._waits
-        if arrived:
-            assert task.cancelled(), "a cancellation was swallowed"
-        elif task.cancelled():
-            raise AssertionError("a cancellation came from nowhere")
-        elif task.exception() is not None:
-            error = task.exception()
-            assert isinstance(error, Late)
-            depth = error.depth  # type: ignore[attr-defined]
-            assert waits[depth]._ended
-            assert not any(wait._ended for wait in waits[:depth])
-        else:
-            assert task.result() == "whole"
-        if counts:
-            assert counts[0] == arrived, "a wait did not take back its cancellation, or another's"
-        else:
-            assert cancels and cancels[0] == 0
-        with suppress(asyncio.CancelledError, Late):
-            await task
-        deadlines.close()
+        assert not self.deadlines._waits
+        self.deadlines.close()
+
+    def check(self) -> None:
+        if self.counted is not None:
+            assert self.counted == self.arrived, "a wait kept its cancellation, or took another's back"
+        assert self.task.cancelled() == (self.arrived > 0), "a cancellation was swallowed, or came from nowhere"
+        if self.task.cancelled():
+            return
+        error = self.task.exception()
+        if error is None:
+            assert self.task.result() == "whole"
+            return
+        assert isinstance(error, Late)
+        ended = [wait._ended for wait in self.waits]
+        assert ended.index(True) == error.args[0], "the outermost one that ended says why"
+
+
+@given(
+    st.builds(
+        Story,
+        due=st.lists(st.integers(1, 12), min_size=1, max_size=3),
+        work=_AT,
+        leaves=st.integers(0, 3),
+        ends=st.lists(st.tuples(_AT, st.integers(0, 2)), max_size=3),
+        cancels=st.lists(_AT, max_size=2),
+    )
+)
+def test_nested_waits_end_in_their_own_errors_and_a_cancellation_always_arrives(story: Story) -> None:
+    async def main() -> None:
+        told = Told(story)
+        await told.tell()
+        told.check()
 
     clock.run(main())

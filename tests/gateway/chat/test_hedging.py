@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from centuria.gateway.chat.hedging import Turn, race
 from centuria.gateway.problems import Problem
 from centuria.gateway.settings import GatewaySettings
 from centuria.testing.clock import virtual_clock
@@ -114,3 +115,69 @@ async def test_the_last_attempt_that_a_request_may_have_has_no_rival() -> None:
     async with rig(few, lambda host, body: fine(late=5)) as it:
         assert b"word" in await it.ask()
         assert it.wire.asked == [(0, "a")]
+
+
+class Racers:
+    """Two that race: each ends well after so many seconds, and takes so many to leave."""
+
+    def __init__(self, *seconds: tuple[float, float]) -> None:
+        self.seconds = seconds
+        self.over: list[int] = []
+        self.spared: list[int] = []
+
+    async def one(self, turn: int) -> None:
+        lasts, leaves = self.seconds[turn]
+        try:
+            await asyncio.sleep(lasts)
+        except asyncio.CancelledError:
+            await asyncio.sleep(leaves)
+            raise
+        finally:
+            self.over.append(turn)
+
+    async def spare(self, turn: Turn) -> None:
+        self.spared.append(turn)
+        await asyncio.sleep(1)
+
+    async def run(self) -> Turn:
+        return await race(self.one(0), after=1.0, second=lambda: self.one(1), spare=self.spare)
+
+
+@virtual_clock
+async def test_whoever_goes_while_the_loser_leaves_takes_the_winner_along() -> None:
+    racers = Racers((60, 5), (1, 0))
+    racing = asyncio.create_task(racers.run())
+    await asyncio.sleep(4)  # the second one has won, and the first one leaves
+    assert racers.over == [1]
+    racing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await racing
+    assert sorted(racers.over) == [0, 1]
+    assert racers.spared == [1]
+
+
+@virtual_clock
+async def test_whoever_is_cancelled_again_and_again_returns_when_both_are_over() -> None:
+    for second in (60.0, 3.0):
+        racers = Racers((60, 5), (second, 0))
+        racing = asyncio.create_task(racers.run())
+        for _ in range(4):
+            await asyncio.sleep(1.5)
+            racing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await racing
+        assert sorted(racers.over) == [0, 1]
+
+
+@virtual_clock
+async def test_where_both_end_well_and_nobody_waits_any_more_both_are_let_go() -> None:
+    for times in range(1, 4):
+        racers = Racers((3, 0), (2, 0))
+        racing = asyncio.create_task(racers.run())
+        await asyncio.sleep(3)  # in the tick in which both end
+        for _ in range(times):
+            racing.cancel()
+            await asyncio.sleep(0.5)
+        with pytest.raises(asyncio.CancelledError):
+            await racing
+        assert set(racers.spared) == {0, 1}
