@@ -164,15 +164,14 @@ class Run:
             stack.push_async_callback(transport.aclose)
             cores, seq = Cores(launch), 0
             if launch.resume is not None:  # before the servers: that it is running already is said at once
-                journal = SqliteJournal.open(launch.folder.journal)
-                stack.push_async_callback(journal.aclose)
+                journal = await _beside(stack, lambda: SqliteJournal.open(launch.folder.journal))
                 seq = cores.restore(journal)
                 self.idle = seq > 0 and plan_resume(launch.job, cores.graph, cores.calls, only=launch.resume.only).empty
             host = self._given_host or await self._start_servers(stack, cores.graph)
             if launch.resume is None:  # after them: a run that cannot start leaves no folder
                 launch.folder.create()
-                journal = SqliteJournal.create(launch.folder.journal, run=launch.run, name=launch.job.name)
-                stack.push_async_callback(journal.aclose)
+                place, name = launch.folder.journal, launch.job.name
+                journal = await _beside(stack, lambda: SqliteJournal.create(place, run=launch.run, name=name))
                 launch.save()
             take_commands(launch.folder.path)  # they were for the run before this one
             self.stream = stream = Stream(journal, clock=self._wall, progress=cores.progress, seq=seq)
@@ -385,6 +384,20 @@ class Run:
             rehearsal=launch.rehearse,
             priced=launch.priced,
         )
+
+
+async def _beside(stack: AsyncExitStack, opening: Callable[[], SqliteJournal]) -> SqliteJournal:
+    """A journal, opened in a thread: the disk may take long, and a loop may have other work. `stack` closes it, also
+    where whoever waits for it is cancelled."""
+    opened = asyncio.ensure_future(asyncio.to_thread(opening))
+
+    async def close() -> None:
+        await asyncio.wait([opened])
+        if not opened.cancelled() and opened.exception() is None:
+            await opened.result().aclose()
+
+    stack.push_async_callback(close)
+    return await asyncio.shield(opened)
 
 
 def agents_of(job: Job) -> int:

@@ -7,10 +7,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from centuria.config import job_from_goal
 from centuria.core.prices import FREE
+from centuria.errors import JournalError
 from centuria.folder import RunFolder
-from centuria.launch import Launch
+from centuria.journal import SqliteJournal
+from centuria.journal.place import WriterLock
+from centuria.launch import Launch, Resume
 from centuria.ports import ServerState
 from centuria.run import Run
 from centuria.settings import Endpoint
@@ -59,3 +64,43 @@ def test_a_run_uses_what_it_is_given_and_leaves_it_as_it_was(tmp_path: Path) -> 
         assert host.on_change is None
 
     asyncio.run(main())
+
+
+async def resumed(folder: RunFolder) -> Run:
+    """A run that goes on with a journal that is there."""
+    await SqliteJournal.create(folder.journal, run="r", name="n").aclose()
+    job = job_from_goal("Look.", env={}).job
+    endpoint = Endpoint("custom", "http://nowhere.invalid/v1", "kimi-k2.5")
+    again = Resume(only=frozenset())
+    launch = Launch(run="r", folder=folder, job=job, endpoint=endpoint, price=FREE, rehearse=False, resume=again)
+    return Run(launch, transport=Provider(lambda body: Text("Done."), latency=(0.0, 0.0)))
+
+
+async def test_while_a_run_waits_for_its_journal_others_of_its_loop_go_on(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    run = await resumed(folder)
+    lock = WriterLock(folder.journal)  # for which it waits a moment
+    opening = asyncio.create_task(run.execute())
+    steps = 0
+    while not opening.done():
+        await asyncio.sleep(0.001)
+        steps += 1
+    with pytest.raises(JournalError):
+        opening.result()
+    lock.release()
+    assert steps > 3
+
+
+async def test_a_run_that_is_cancelled_while_its_journal_is_opened_closes_it(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path / "run")
+    run = await resumed(folder)
+    lock = WriterLock(folder.journal)
+    opening = asyncio.create_task(run.execute())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    opening.cancel()
+    lock.release()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    assert run.stream is None
+    await SqliteJournal.open(folder.journal).aclose()
