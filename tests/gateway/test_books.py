@@ -16,7 +16,7 @@ import pytest
 from centuria.errors import BudgetExceeded
 from centuria.gateway import rowwriter
 from centuria.gateway.books import Books, Reservation
-from centuria.gateway.ports import Balance, Key
+from centuria.gateway.ports import Balance, Key, Lease
 from centuria.gateway.problems import StoreUnavailable
 from centuria.gateway.rowwriter import GATHER
 from centuria.gateway.store.sqlite import SqliteStore
@@ -257,6 +257,25 @@ async def test_a_lease_that_cannot_be_had_fails_those_who_need_it_and_nobody_lat
         assert [type(outcome) for outcome in outcomes] == [StoreUnavailable] * 3
         store.fault = None
         books.release(await books.reserve(key, CENT, patience=1))
+
+
+class GivesUp(MemoryStore):
+    """The first lease is given up by whatever the store itself waits for."""
+
+    async def extend_lease(self, gateway: str, key: str, least: int, wanted: int) -> Lease:
+        if not self.lookups:
+            self.lookups += 1
+            raise asyncio.CancelledError
+        return await super().extend_lease(gateway, key, least, wanted)
+
+
+@virtual_clock
+async def test_a_lease_that_the_store_gave_up_is_asked_for_again() -> None:
+    store = GivesUp()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        books.release(await books.reserve(key, CENT // 2, patience=5))
+        assert now() <= 1.1
 
 
 @virtual_clock

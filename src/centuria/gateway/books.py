@@ -227,11 +227,11 @@ class Books:
         try:
             lease = await self._store.extend_lease(self._gateway, desk.key.id, ask.least, ask.wanted)
         except Exception as error:
-            desk.busy = False
             failure = told(error)
             _dismiss(desk, failure)
             return
-        desk.busy = False
+        finally:
+            desk.busy = False
         desk.heard = asyncio.get_running_loop().time()
         self._tell(desk, desk.account.extended(lease.granted, lease.left))
 
