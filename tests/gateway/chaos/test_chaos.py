@@ -149,8 +149,9 @@ def check_rows(served: Served, providers: dict[str, Provider], requests: int) ->
     for row in served.rows:
         if not row.prompt:  # nobody knows: at most its reservation
             assert 0 <= row.cost + row.held <= 1_100 * PRICE.output + 2_000 * PRICE.input
+            # Done: all of the answer was there when it was cut, and its usage was not.
             assert (row.end, row.cost + row.held > 0) in {
-                ("failed", False), ("lost", True), ("client_closed", True),
+                ("failed", False), ("lost", True), ("client_closed", True), ("done", True),
             }  # fmt: skip
     assert len({(row.request, row.attempt) for row in served.rows}) == len(served.rows)
     # A client may go in the very moment in which its request leaves.
