@@ -19,11 +19,13 @@ from centuria.gateway.problems import (
     Problem,
     StoreUnavailable,
     forbidden,
+    store_unavailable,
     too_large,
     unavailable,
 )
 from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.web import (
+    CALLER,
     CONNECTION,
     ClientGone,
     Receive,
@@ -64,7 +66,7 @@ class App:
         try:
             mount = await self._mounted(request)
             if mount is not None:
-                await mount({**scope, "centuria.key": request.key}, receive, send)
+                await mount({**scope, CALLER: request.key}, receive, send)
                 return
             async with Presence(scope, receive) as presence:
                 await self._serve(request, presence, send)
@@ -73,7 +75,7 @@ class App:
         except Problem as problem:
             await _send(told(problem), request, send)
         except StoreUnavailable as error:
-            await _send(told(unavailable(str(error), code="store_unavailable")), request, send)
+            await _send(told(store_unavailable(error)), request, send)
 
     async def _mounted(self, request: Request) -> Any:
         """The application below this path, if there is one. Raises `Problem`."""
@@ -96,7 +98,7 @@ class App:
         except Problem as problem:
             answer = told(problem)
         except StoreUnavailable as error:
-            answer = told(unavailable(str(error), code="store_unavailable"))
+            answer = told(store_unavailable(error))
         except CenturiaError as error:
             _log.warning("%s: %s", request.id, error.message)
             answer = told(unavailable(str(error)))

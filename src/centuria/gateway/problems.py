@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
+from centuria.core.quoting import did_you_mean, quoted
 from centuria.errors import CenturiaError
 
 
@@ -66,8 +67,50 @@ def forbidden(message: str, *, remedy: str = "") -> Problem:
     return Problem(403, "permission_denied_error", message, remedy=remedy)
 
 
-def not_found(message: str = "There is nothing at this address.") -> Problem:
-    return Problem(404, "resource_not_found_error", message)
+def not_found(
+    message: str = "There is nothing at this address.",
+    *,
+    code: str | None = None,
+    param: str | None = None,
+    remedy: str = "",
+) -> Problem:
+    return Problem(404, "resource_not_found_error", message, code=code, param=param, remedy=remedy)
+
+
+def model_not_found(name: str, known: Collection[str]) -> Problem:
+    """A model that there is not, or not for this key: one and the same. `known` are those that it may use."""
+    near = did_you_mean(name, list(known)) if known else ""
+    return not_found(
+        f"There is no model {quoted(name)} for this key.",
+        code="model_not_found",
+        param="model",
+        remedy=f"{near} See GET /v1/models.".strip(),
+    )
+
+
+def unpriced(model: str) -> Problem:
+    """No budget can hold for a model whose price nobody knows."""
+    return bad_request(
+        f"The price of {model} is not known, so no budget could hold.",
+        param="model",
+        remedy=f'The operator can add [prices."{model}"] to gateway.toml.',
+    )
+
+
+def conflict(message: str, *, code: str = "conflict", param: str | None = None, remedy: str = "") -> Problem:
+    """It cannot be done as things are now."""
+    return Problem(409, "invalid_request_error", message, code=code, param=param, remedy=remedy)
+
+
+def idempotency_key_reused() -> Problem:
+    return Problem(
+        422,
+        "invalid_request_error",
+        "Something else was asked under this Idempotency-Key before.",
+        code="idempotency_key_reused",
+        param="Idempotency-Key",
+        remedy="Send the same body again, or use another key.",
+    )
 
 
 def too_large(cap: int) -> Problem:
@@ -98,6 +141,14 @@ def overloaded(message: str, seconds: float = 1.0) -> Problem:
 
 def unavailable(message: str, *, code: str = "service_unavailable", seconds: float = 1.0) -> Problem:
     return Problem(503, "server_error", message, code=code, headers={"Retry-After": retry_after(seconds)})
+
+
+def shutting_down() -> Problem:
+    return unavailable("The gateway is shutting down.", code="shutting_down")
+
+
+def store_unavailable(error: StoreUnavailable) -> Problem:
+    return unavailable(str(error), code="store_unavailable")
 
 
 def upstream_failed(status: int, message: str, *, code: str = "upstream_error") -> Problem:

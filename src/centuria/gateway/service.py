@@ -25,7 +25,7 @@ from centuria.gateway.mcp import McpServing
 from centuria.gateway.metrics import Sample, Tally
 from centuria.gateway.page.service import Page
 from centuria.gateway.ports import Store
-from centuria.gateway.problems import StoreUnavailable, unavailable
+from centuria.gateway.problems import StoreUnavailable, shutting_down
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
@@ -139,7 +139,7 @@ class Gateway:
     async def _ready(self, request: Request) -> Reply:
         """Requests are taken: it is not ending, and its store can be read."""
         if self._stopping:
-            raise unavailable("The gateway is shutting down.", code="shutting_down")
+            raise shutting_down()
         try:
             async with asyncio.timeout(5):
                 await self.store.find_key(b"\0" * 32)

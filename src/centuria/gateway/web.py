@@ -32,6 +32,8 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 #: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
 CONNECTION = "centuria.connection"
+#: In the scope of a mounted application: the `Key` that asks.
+CALLER = "centuria.key"
 Access = Literal["public", "key", "admin"]
 
 _JSON = "application/json"
@@ -134,7 +136,7 @@ class Route:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """An ASGI application of its own for one path and all below it. Its scope has the caller as `centuria.key`."""
+    """An ASGI application of its own for one path and all below it. Its scope has the caller's key as `CALLER`."""
 
     path: str
     app: Asgi

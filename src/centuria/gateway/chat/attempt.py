@@ -13,10 +13,11 @@ from centuria.gateway.books import Books, Reservation
 from centuria.gateway.chat.calls import ChatCall, Upstream, terms
 from centuria.gateway.chat.deadlines import Deadlines, Wait
 from centuria.gateway.chat.lane import Place
-from centuria.gateway.chat.relay import DONE, StreamRelay, as_stream, whole_usage
+from centuria.gateway.chat.relay import StreamRelay, as_stream, whole_usage
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.ports import AttemptEnd, AttemptRow
-from centuria.gateway.problems import Problem, unavailable
+from centuria.gateway.problems import shutting_down
+from centuria.gateway.sse import DONE, failure
 from centuria.messages import Pico, Usage
 from centuria.model.failures import error_from
 from centuria.ports import HttpRequest, HttpResponse, Transport
@@ -208,12 +209,7 @@ class Attempt:
                 yield DONE
                 return
             self._lose(error)
-            yield frame(self._problem(error))
-
-    def _problem(self, error: ModelError) -> Problem:
-        if self._aborted:
-            return unavailable("The gateway is shutting down.", code="shutting_down")
-        return problem_for(error)
+            yield failure(shutting_down() if self._aborted else problem_for(error))
 
     async def _next(self) -> bytes | None:
         assert self._reader is not None
@@ -366,8 +362,3 @@ class Attempt:
         )
         self._books.settle(reservation, row)
         self._ended(row)
-
-
-def frame(problem: Problem) -> bytes:
-    """A problem as the last event of a stream."""
-    return b"data: " + problem.body() + b"\n\n"

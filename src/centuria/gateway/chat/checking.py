@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
-from centuria.gateway.problems import Problem, bad_request
+from centuria.gateway.problems import bad_request
 
 _MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
 _MOST_TOKENS = 10**7
@@ -173,18 +173,3 @@ def _check_cost(fields: Mapping[str, Any]) -> int:
             )
     prediction = fields.get("prediction")
     return 0 if prediction is None else len(written({"prediction": prediction}))
-
-
-def problem_of(name: str, known: Mapping[str, Any]) -> Problem:
-    """A model that there is not, or not for this key: one and the same."""
-    from centuria.core.quoting import did_you_mean, quoted
-
-    near = did_you_mean(name, list(known)) if known else ""
-    return Problem(
-        404,
-        "resource_not_found_error",
-        f"There is no model {quoted(name)} for this key.",
-        code="model_not_found",
-        param="model",
-        remedy=f"{near} See GET /v1/models.".strip(),
-    )

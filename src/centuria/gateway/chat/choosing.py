@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from centuria.errors import ModelError
 from centuria.gateway.chat.calls import ChatCall, Upstream
-from centuria.gateway.chat.checking import problem_of
-from centuria.gateway.problems import bad_request
+from centuria.gateway.problems import model_not_found, unpriced
 
 
 @dataclass(slots=True)
@@ -30,17 +29,13 @@ def choices_of(call: ChatCall, known: Mapping[str, Sequence[Upstream]]) -> list[
     choices: list[Choice] = []
     for place, model in enumerate(call.models):
         if model not in known:
-            raise problem_of(model, known)
+            raise model_not_found(model, known)
         choices += [Choice(upstream, model, place) for upstream in known[model]]
     if call.key.budget is None:
         return choices
     priced = [choice for choice in choices if choice.upstream.deployment.price is not None]
     if not priced:
-        raise bad_request(
-            f"The price of {call.models[0]} is not known, so the key's budget could not hold.",
-            param="model",
-            remedy=f'The operator can add [prices."{call.models[0]}"] to gateway.toml.',
-        )
+        raise unpriced(call.models[0])
     return priced
 
 

@@ -30,7 +30,7 @@ from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.ports import AttemptRow, Key
-from centuria.gateway.problems import Problem, out_of_budget, unavailable
+from centuria.gateway.problems import Problem, out_of_budget, shutting_down, unavailable
 from centuria.gateway.settings import GatewaySettings
 from centuria.messages import DOLLAR, Pico, Usage
 from centuria.ports import Transport
@@ -173,8 +173,8 @@ class Funnel:
 
     async def _begin(self, call: ChatCall) -> tuple[Attempt, int]:
         if self._closing:
-            raise _shutting_down()
-        wait = self._deadlines.until(math.inf, _shutting_down)
+            raise shutting_down()
+        wait = self._deadlines.until(math.inf, shutting_down)
         self._beginning.add(wait)
         try:
             with wait:
@@ -314,7 +314,3 @@ class Funnel:
 def _no_usage(error: ModelRefused) -> bool:
     words = f"{error.kind} {error.message}".lower()
     return error.status in (400, 422) and ("stream_options" in words or "include_usage" in words)
-
-
-def _shutting_down() -> Problem:
-    return unavailable("The gateway is shutting down.", code="shutting_down")

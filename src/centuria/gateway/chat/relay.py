@@ -13,13 +13,13 @@ from typing import Any
 from pydantic_core import from_json, to_json
 
 from centuria.errors import ModelError, ModelRefused
+from centuria.gateway.sse import DONE, frame
 from centuria.messages import Usage
 from centuria.model.failures import judge, read_complaint
 from centuria.model.usage import most_of, usage_from
 
 #: Bytes of one event that is not whole yet.
 EVENT_CAP = 16 * 2**20
-DONE = b"data: [DONE]\n\n"
 #: A line's end and an empty line, whichever ends these lines have.
 _END = re.compile(rb"\n\r?\n|\r\r")
 _MATTERS = re.compile(rb'"usage"\s*:\s*\{|"error"\s*:|"finish_reason"\s*:\s*"|\[DONE\]|"object"\s*:\s*"error"')
@@ -192,10 +192,10 @@ def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
         delta = {**message, "tool_calls": calls} if calls else message
         choices.append({"index": choice.get("index", 0), "delta": delta, "finish_reason": choice.get("finish_reason")})
     head = {**value, "object": "chat.completion.chunk"}
-    events = [{**head, "choices": choices}]
+    chunks = [{**head, "choices": choices}]
     if keep_usage and usage is not None:
-        events.append({**head, "choices": [], "usage": usage})
-    return b"".join(b"data: " + to_json(event) + b"\n\n" for event in events) + DONE
+        chunks.append({**head, "choices": [], "usage": usage})
+    return b"".join(frame(to_json(chunk)) for chunk in chunks) + DONE
 
 
 def _is_plain(value: Any) -> bool:

@@ -7,9 +7,9 @@ from typing import Any
 
 from centuria.core.prices import Price
 from centuria.gateway.chat.calls import ChatCall, Upstream
-from centuria.gateway.chat.checking import Question, check, parse, problem_of
+from centuria.gateway.chat.checking import Question, check, parse
 from centuria.gateway.chat.funnel import Funnel
-from centuria.gateway.problems import bad_request
+from centuria.gateway.problems import bad_request, model_not_found
 from centuria.gateway.settings import Caps
 from centuria.gateway.web import Reply, Request, Route, Streaming
 
@@ -58,7 +58,7 @@ class ChatRoutes:
         """One of them."""
         name, visible = request.parts["model"], self._funnel.visible(request.key)
         if name not in visible:
-            raise problem_of(name, visible)
+            raise model_not_found(name, visible)
         return Reply.of(_model(name, visible[name]))
 
 

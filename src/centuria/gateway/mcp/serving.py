@@ -30,7 +30,7 @@ from centuria.gateway.problems import Problem, not_found
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.tools.headers import checked
 from centuria.gateway.tools.service import ToolService
-from centuria.gateway.web import Mount, Receive, Scope, Send
+from centuria.gateway.web import CALLER, Mount, Receive, Scope, Send
 from centuria.ports import Listener
 
 #: Runs a goal as a swarm and gives its result as text. Raises `Problem`.
@@ -101,7 +101,7 @@ class McpServing:
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] not in (PATH, f"{PATH}/"):
             raise not_found()
-        key: Key = scope["centuria.key"]
+        key: Key = scope[CALLER]
         # As the SDK knows people: so a session is its opener's alone.
         user = AuthenticatedUser(AccessToken(token="", client_id=key.id, scopes=[]))
         headers = [(name, value.strip(b" \t")) for name, value in scope["headers"]]
@@ -229,10 +229,10 @@ def _swarm_tool() -> types.Tool:
 def _who(context: Context) -> tuple[Key, str]:
     """The key, and which agent of it: `X-Agent-Id`, else its session. Raises `MCPError`."""
     request = context.request
-    if request is None or not isinstance(request.scope.get("centuria.key"), Key):
+    if request is None or not isinstance(request.scope.get(CALLER), Key):
         raise MCPError(types.INTERNAL_ERROR, "Nobody said whose request this is.")
     agent = _header(context, "x-agent-id") or _header(context, "mcp-session-id")
-    return request.scope["centuria.key"], agent
+    return request.scope[CALLER], agent
 
 
 def _priority(context: Context) -> int | None:

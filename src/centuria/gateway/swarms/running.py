@@ -13,7 +13,14 @@ from typing import Any, Self
 
 from centuria.errors import CenturiaError, ConfigurationError
 from centuria.gateway.ports import Document, Key, Store
-from centuria.gateway.problems import Problem, StoreUnavailable, not_found, rate_limited, unavailable
+from centuria.gateway.problems import (
+    StoreUnavailable,
+    idempotency_key_reused,
+    not_found,
+    rate_limited,
+    shutting_down,
+    unavailable,
+)
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.swarms.archive import Archive
 from centuria.gateway.swarms.kept import KIND, OPEN, Kept, Place, digest_of, id_for, is_id, new_id
@@ -256,7 +263,7 @@ class Swarms:
     async def _check_open(self) -> None:
         """Raises `Problem` while no swarm can be begun."""
         if not self._open:
-            raise unavailable("The gateway is shutting down.", code="shutting_down")
+            raise shutting_down()
         try:
             await self._settle_in()
         except ConfigurationError as error:
@@ -270,13 +277,7 @@ class Swarms:
             return None
         known = Kept.read(document)
         if known.digest != digest:
-            raise Problem(
-                422,
-                "invalid_request_error",
-                "This Idempotency-Key was used with another body.",
-                code="idempotency_key_reused",
-                remedy="Send the same body again, or use another key.",
-            )
+            raise idempotency_key_reused()
         return self._working[id].kept if id in self._working else known
 
     def _take_turn(self, key: Key) -> None:

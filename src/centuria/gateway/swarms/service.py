@@ -9,7 +9,7 @@ from typing import Any
 
 from centuria.errors import JournalError
 from centuria.gateway.ports import Key
-from centuria.gateway.problems import bad_request, not_found, unavailable
+from centuria.gateway.problems import bad_request, conflict, not_found, unavailable
 from centuria.gateway.swarms import events
 from centuria.gateway.swarms.kept import Kept
 from centuria.gateway.swarms.past import Past
@@ -17,7 +17,7 @@ from centuria.gateway.swarms.running import Swarms
 from centuria.gateway.swarms.texts import Show, whole, without_texts
 from centuria.gateway.swarms.told import ROOT, brief, links, snapshot
 from centuria.gateway.swarms.wanted import priority
-from centuria.gateway.swarms.work import Work, conflict, not_running
+from centuria.gateway.swarms.work import Work, not_running
 from centuria.gateway.web import Reply, Request, Route, Streaming
 from centuria.messages import DOLLAR
 

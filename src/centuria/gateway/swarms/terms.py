@@ -9,9 +9,8 @@ from typing import Protocol
 from centuria.config import ModelChoice
 from centuria.core.rates import RateLimits
 from centuria.folder import RunFolder
-from centuria.gateway.chat.checking import problem_of
 from centuria.gateway.ports import Key, Store
-from centuria.gateway.problems import Problem, bad_request, out_of_budget
+from centuria.gateway.problems import bad_request, model_not_found, not_found, out_of_budget, unpriced
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.swarms.kept import Kept
 from centuria.gateway.swarms.wanted import USUAL_BUDGET, Wanted, job_of
@@ -49,9 +48,9 @@ class Terms:
         if name is None and allowed:
             return next(iter(allowed))
         if name is None:
-            raise Problem(404, "resource_not_found_error", "This key may use no model.", code="model_not_found")
+            raise not_found("This key may use no model.", code="model_not_found", param="model")
         if name not in allowed:
-            raise problem_of(name, allowed)
+            raise model_not_found(name, allowed)
         return name
 
     def host(self, key: Key, names: Sequence[str], run: str) -> ToolHost | None:
@@ -70,11 +69,7 @@ class Terms:
         caps = [cap for cap in (asked, self._settings.swarms.budget) if cap is not None]
         if any(deployment.price is None for deployment in self._settings.models[model]):
             if caps or key.budget is not None:
-                raise bad_request(
-                    f"No price is known for {model}, so no budget could hold.",
-                    param="model",
-                    remedy=f'The operator can add [prices."{model}"] to gateway.toml.',
-                )
+                raise unpriced(model)
             return None
         if key.budget is not None:
             balances = {known.id: balance for known, balance in await self._store.keys()}

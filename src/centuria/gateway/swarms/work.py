@@ -11,7 +11,7 @@ from typing import Any
 from centuria.core.progress import Progress
 from centuria.errors import CenturiaError, ConfigurationError, JournalError, first_of
 from centuria.events import Notice
-from centuria.gateway.problems import Problem, bad_request, not_found
+from centuria.gateway.problems import Problem, bad_request, conflict, not_found
 from centuria.gateway.swarms.kept import Kept
 from centuria.messages import Status
 from centuria.run import Run
@@ -138,10 +138,6 @@ def concluded(kept: Kept, progress: Progress | None, status: str, cause: str, at
         tasks=len(progress.tasks),
         ok=progress.census()[Status.OK],
     )
-
-
-def conflict(message: str, *, remedy: str = "", code: str = "conflict") -> Problem:
-    return Problem(409, "invalid_request_error", message, code=code, remedy=remedy)
 
 
 def not_running(kept: Kept) -> Problem:

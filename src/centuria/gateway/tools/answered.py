@@ -18,7 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from centuria.gateway.ports import Document, Store
-from centuria.gateway.problems import Problem
+from centuria.gateway.problems import Problem, conflict, idempotency_key_reused
 from centuria.gateway.web import Reply
 from centuria.toolanswers import MAY_HAVE_HAPPENED
 
@@ -59,13 +59,7 @@ class Answered:
                 continue  # it was taken away in this very moment: nothing ran
             said = json.loads(known.body)
             if said["asked"] != print:
-                raise Problem(
-                    422,
-                    "invalid_request_error",
-                    "Something else was asked under this Idempotency-Key before.",
-                    code="idempotency_key_reused",
-                    param="Idempotency-Key",
-                )
+                raise idempotency_key_reused()
             if said["done"]:
                 return await self._told(owner, id)
             running = self._running.get((owner, id))
@@ -121,9 +115,7 @@ class Answered:
 
 
 def _unknown() -> Problem:
-    return Problem(
-        409,
-        "invalid_request_error",
+    return conflict(
         f"The outcome of the call under this Idempotency-Key is unknown. {MAY_HAVE_HAPPENED}",
         code="outcome_unknown",
         param="Idempotency-Key",
@@ -131,9 +123,7 @@ def _unknown() -> Problem:
 
 
 def _too_large() -> Problem:
-    return Problem(
-        409,
-        "invalid_request_error",
+    return conflict(
         f"The call was made; its answer, of more than {LARGEST:,} bytes, was given once and not kept.",
         code="answer_not_kept",
         param="Idempotency-Key",

@@ -19,8 +19,9 @@ from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.errors import CenturiaError
 from centuria.gateway.problems import Problem, bad_request, unavailable, upstream_failed
 from centuria.gateway.settings import GatewaySettings
+from centuria.gateway.sse import failure
 from centuria.gateway.tools.headers import priority_of
-from centuria.gateway.tools.offers import Offer, Offers
+from centuria.gateway.tools.offers import Offer, Offers, name_of
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.tools.turn import StreamedTurn, Turn, WholeTurn, shortened
 from centuria.gateway.web import Reply, Request, Streaming
@@ -104,7 +105,7 @@ class _Talk:
         """Whether this turn is the answer: no calls, calls of the caller's own functions, or the last that may be."""
         calls = turn.calls
         own = {offer.function["function"]["name"] for offer in self.offers.values()}
-        theirs = {_name(function) for function in self.call.fields.get("tools") or ()}
+        theirs = {name_of(function) for function in self.call.fields.get("tools") or ()}
         return not calls or any(call.name in theirs - own for call in calls) or not self.offers
 
     @property
@@ -178,7 +179,7 @@ class ToolLoop:
         except CenturiaError as error:
             if not opened:
                 raise  # nothing was sent: it is an answer of its own
-            yield _event(error if isinstance(error, Problem) else unavailable(str(error)))
+            yield failure(error if isinstance(error, Problem) else unavailable(str(error)))
             return
         usage = talk.usage if talk.call.wants_usage else None
         for event in turn.ending(usage, cut=not talk.is_last(turn)):
@@ -262,18 +263,8 @@ async def _resumed(first: bytes, events: AsyncGenerator[bytes, None]) -> AsyncIt
         await events.aclose()
 
 
-def _event(problem: Problem) -> bytes:
-    return b"data: " + problem.body() + b"\n\n"
-
-
 def _too_long() -> Problem:
     return upstream_failed(504, "The request took longer than it may, with its tool calls.", code="request_timeout")
-
-
-def _name(function: Any) -> str:
-    inner = function.get("function") if isinstance(function, Mapping) else None
-    name = inner.get("name") if isinstance(inner, Mapping) else None
-    return name if isinstance(name, str) else ""
 
 
 def _distinct(calls: Sequence[ToolCall]) -> tuple[ToolCall, ...]:

@@ -40,7 +40,7 @@ class Offers:
 
         Raises `Problem` (400) for a name that leads to no tool of this key, or that is taken.
         """
-        theirs = {_name_of(function) for function in beside}
+        theirs = {name_of(function) for function in beside}
         if len(names) + len(beside) > MOST_FUNCTIONS:
             raise bad_request(f"A request has {MOST_FUNCTIONS} functions at most.", param="mcp_tools")
         dialects = self._dialects(models)
@@ -83,7 +83,8 @@ class Offers:
         return {"type": "function", "function": {"name": name, "description": described, "parameters": schema}}
 
 
-def _name_of(function: Any) -> str:
+def name_of(function: Any) -> str:
+    """The name of a function of a chat request; "" where it has none."""
     inner = function.get("function") if isinstance(function, Mapping) else None
     name = inner.get("name") if isinstance(inner, Mapping) else None
     return name if isinstance(name, str) else ""

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from centuria.gateway.problems import Problem, bad_request, overloaded, unavailable
+from centuria.gateway.problems import bad_request, not_found, overloaded, unavailable
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.tools.calls import ToolCalls
 from centuria.gateway.tools.manifest import Registered
@@ -70,8 +70,7 @@ class Remotes:
         names = Names.of(calls.host.catalogue(), None, bare=False)
         tool = names.by_name.get(name)
         if tool is None or tool.name != name:
-            text = unknown(name, names)
-            raise Problem(404, "resource_not_found_error", text, code="tool_not_found", param="name")
+            raise not_found(unknown(name, names), code="tool_not_found", param="name")
         return calls, tool
 
     async def reach(self, key: str, entry: Registered) -> ToolCalls:

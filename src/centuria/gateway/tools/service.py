@@ -20,7 +20,16 @@ from centuria.core.arguments import ArgumentCheck
 from centuria.core.slots import SlotTable
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
 from centuria.gateway.ports import Key, Store
-from centuria.gateway.problems import Problem, bad_request, overloaded, rate_limited, unavailable, upstream_failed
+from centuria.gateway.problems import (
+    Problem,
+    bad_request,
+    conflict,
+    not_found,
+    overloaded,
+    rate_limited,
+    unavailable,
+    upstream_failed,
+)
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.tools.calls import Invocation, ToolCalls, caller_of
 from centuria.gateway.tools.gauges import Gauge, Gauges
@@ -194,23 +203,16 @@ class ToolService:
             calls, tool = await self.remotes.find(key.id, remote, name)
             return Chosen(tool, tool, calls, remote.priority)
         others = [entry.name for entry in registered.values() if entry.is_for(agent)]
-        raise Problem(
-            404, "resource_not_found_error", unknown(name, names, others), code="tool_not_found", param="name"
-        )
+        raise not_found(unknown(name, names, others), code="tool_not_found", param="name")
 
     def _chosen_registered(self, key: Key, entry: Registered) -> Chosen:
         hosted = self._target(key, entry)
         if hosted is None:
-            raise Problem(
-                404,
-                "resource_not_found_error",
-                f"{entry.name} was registered for a tool that this key does not have now.",
-                code="tool_not_found",
+            raise not_found(
+                f"{entry.name} was registered for a tool that this key does not have now.", code="tool_not_found"
             )
         if hosted.key != entry.key:
-            raise Problem(
-                409,
-                "invalid_request_error",
+            raise conflict(
                 f"The tool behind {entry.name} has another schema than when it was registered.",
                 code="tool_changed",
                 remedy="Look at it, and register it again.",

@@ -8,13 +8,13 @@ from typing import Any
 
 from centuria.errors import ModelError
 from centuria.gateway.problems import upstream_failed
+from centuria.gateway.sse import DONE, failure, frame
 from centuria.messages import Completion, ToolCall
 from centuria.model.answer import AnswerDecoder
 from centuria.model.sse import EventDecoder, ServerSentEvent
 
 #: What of a streamed answer is passed on as it comes.
 _TEXTS = ("content", "reasoning_content", "reasoning", "refusal")
-_DONE = b"data: [DONE]\n\n"
 
 
 class Turn:
@@ -155,7 +155,7 @@ class StreamedTurn(Turn):
         yield self._chunk({}, finish)
         if usage is not None:
             yield _event({**self._frame, "choices": [], "usage": usage})
-        yield _DONE
+        yield DONE
 
     def _chunk(self, delta: Mapping[str, Any], finish: str | None = None) -> bytes:
         return _event({**self._frame, "choices": [{"index": 0, "delta": delta, "finish_reason": finish}]})
@@ -176,8 +176,8 @@ def _call(place: int, call: ToolCall) -> dict[str, Any]:
 
 
 def _event(value: Any) -> bytes:
-    return b"data: " + json.dumps(value, ensure_ascii=False).encode("utf-8", "replace") + b"\n\n"
+    return frame(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
 
 
 def _failed(error: ModelError) -> bytes:
-    return b"data: " + upstream_failed(502, error.message).body() + b"\n\n"
+    return failure(upstream_failed(502, error.message))
