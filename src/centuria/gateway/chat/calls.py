@@ -10,6 +10,7 @@ from centuria.core.money import PromptBound
 from centuria.core.prices import worst
 from centuria.gateway.chat.checking import written
 from centuria.gateway.chat.lane import Lane
+from centuria.gateway.headers import USUAL_PRIORITY
 from centuria.gateway.ports import Key, Route
 from centuria.messages import Pico
 from centuria.model.wire import authorization
@@ -56,7 +57,7 @@ class ChatCall:
     fields: Mapping[str, Any]
     deadline: float
     agent: str = ""
-    priority: int = 5
+    priority: int = USUAL_PRIORITY
     route: Route = "chat"
     stream: bool = False
     wants_usage: bool = False

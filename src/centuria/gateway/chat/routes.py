@@ -9,13 +9,13 @@ from centuria.core.prices import Price
 from centuria.gateway.chat.calls import ChatCall, Upstream
 from centuria.gateway.chat.checking import Question, check, parse
 from centuria.gateway.chat.funnel import Funnel
+from centuria.gateway.headers import USUAL_PRIORITY, agent_of, priority_of
 from centuria.gateway.problems import bad_request, model_not_found
 from centuria.gateway.settings import Caps
 from centuria.gateway.web import Reply, Request, Route, Streaming
 
 #: Answers a request with `mcp_tools`: the tool loop.
 WithTools = Callable[[Request, Question, ChatCall], Awaitable[Reply | Streaming]]
-_HEADER = 200
 
 
 class ChatRoutes:
@@ -67,14 +67,15 @@ def call_of(request: Request, question: Question, deadline: float) -> ChatCall:
 
     Raises `Problem` (400) for headers that cannot be.
     """
+    priority = priority_of(request.headers)
     return ChatCall(
         request=request.id,
         key=request.key,
         models=question.models,
         fields=question.fields,
         deadline=deadline,
-        agent=agent_of(request),
-        priority=priority_of(request),
+        agent=agent_of(request.headers),
+        priority=USUAL_PRIORITY if priority is None else priority,
         stream=question.stream,
         wants_usage=question.wants_usage,
         max_tokens=question.max_tokens,
@@ -83,22 +84,6 @@ def call_of(request: Request, question: Question, deadline: float) -> ChatCall:
         prediction=question.prediction,
         size=len(request.body),
     )
-
-
-def agent_of(request: Request) -> str:
-    """Who of the key's agents asks: `X-Agent-Id`, "" where it is not said. Raises `Problem` (400)."""
-    agent = request.headers.get("x-agent-id", "")
-    if len(agent) > _HEADER or not agent.isprintable():
-        raise bad_request(f"`X-Agent-Id` must be at most {_HEADER} printable characters.", param="X-Agent-Id")
-    return agent
-
-
-def priority_of(request: Request) -> int:
-    """`X-Priority`, 0 (first) to 9; 5 where it is not said. Raises `Problem` (400)."""
-    priority = request.headers.get("x-priority", "5")
-    if len(priority) != 1 or priority not in "0123456789":
-        raise bad_request("`X-Priority` must be a number from 0 (first) to 9.", param="X-Priority")
-    return int(priority)
 
 
 def _model(name: str, upstreams: Sequence[Upstream]) -> dict[str, Any]:

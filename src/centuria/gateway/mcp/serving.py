@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, MutableMapping
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from typing import Any
 
@@ -24,11 +24,11 @@ from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 from centuria import __version__
 from centuria.core.arguments import ArgumentCheck
 from centuria.errors import CenturiaError
+from centuria.gateway.headers import agent_of, priority_of, value_of
 from centuria.gateway.mcp.telling import described, refused, result_of, said
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, not_found
 from centuria.gateway.settings import GatewaySettings
-from centuria.gateway.tools.headers import checked
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import CALLER, Mount, Receive, Scope, Send
 from centuria.ports import Listener
@@ -231,23 +231,20 @@ def _who(context: Context) -> tuple[Key, str]:
     request = context.request
     if request is None or not isinstance(request.scope.get(CALLER), Key):
         raise MCPError(types.INTERNAL_ERROR, "Nobody said whose request this is.")
-    agent = _header(context, "x-agent-id") or _header(context, "mcp-session-id")
-    return request.scope[CALLER], agent
+    with _as_mcp_error():
+        return request.scope[CALLER], agent_of(request.headers) or value_of(request.headers, "Mcp-Session-Id")
 
 
 def _priority(context: Context) -> int | None:
-    value = _header(context, "x-priority")
-    if not value:
-        return None
-    if len(value) != 1 or value not in "0123456789":
-        raise MCPError(types.INVALID_PARAMS, "X-Priority is 0 (first) to 9 (last).")
-    return int(value)
+    with _as_mcp_error():
+        return None if context.request is None else priority_of(context.request.headers)
 
 
-def _header(context: Context, name: str) -> str:
-    value: str = context.request.headers.get(name, "") if context.request is not None else ""
+@contextmanager
+def _as_mcp_error() -> Iterator[None]:
+    """A header that cannot be is told in the protocol's words."""
     try:
-        return checked(value.strip(" \t"), name)
+        yield
     except Problem as problem:
         raise MCPError(types.INVALID_PARAMS, problem.message) from None
 

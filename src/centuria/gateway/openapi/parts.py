@@ -85,14 +85,14 @@ PRIORITY: Json = {
 }
 
 
-def idempotency(most: int, *, least: int = 0) -> Json:
-    """The header `Idempotency-Key`, with so many characters."""
+def idempotency() -> Json:
+    """The header `Idempotency-Key`."""
     return {
         "name": "Idempotency-Key",
         "in": "header",
         "description": "Any text of your own: the same request under it runs once, and is answered with the same "
         "answer again.",
-        "schema": {"type": "string", "minLength": least, "maxLength": most, "pattern": r"^[!-~]*$"},
+        "schema": {"type": "string", "minLength": 1, "maxLength": 200, "pattern": r"^[!-~]*$"},
         "example": "report-17-search-1",
     }
 

@@ -212,7 +212,7 @@ PATHS: dict[str, Any] = {
             },
             (404, 409, 422, 429),
             text="It goes on whoever goes away, and after a restart of the gateway.",
-            parameters=[idempotency(255, least=1)],
+            parameters=[idempotency()],
             request=body(
                 ref("SwarmRequest"),
                 {

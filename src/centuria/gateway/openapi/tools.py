@@ -214,7 +214,7 @@ PATHS: dict[str, Any] = {
             (404, 409, 422, 429, 502, 504),
             text="The body is the arguments. The call waits its turn for a slot of the tool and of its server; leaving "
             "cancels it.",
-            parameters=[_NAME, AGENT, PRIORITY, idempotency(200)],
+            parameters=[_NAME, AGENT, PRIORITY, idempotency()],
             request=body(
                 {"type": "object", "description": "As the tool's `parameters` say."},
                 {"a search": {"query": "market size of solar panels"}},

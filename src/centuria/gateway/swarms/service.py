@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from centuria.errors import JournalError
+from centuria.gateway.headers import idempotency_key_of
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import bad_request, conflict, not_found, unavailable
 from centuria.gateway.swarms import events
@@ -79,7 +80,7 @@ class SwarmService(Swarms):
 
     async def _spawn(self, request: Request) -> Reply | Streaming:
         value = request.json()
-        kept = await self.spawn(request.key, value, idempotency=_idempotency(request.headers))
+        kept = await self.spawn(request.key, value, idempotency=idempotency_key_of(request.headers))
         headers = {"Location": f"{ROOT}/{kept.id}", "x-centuria-swarm": kept.id}
         if value.get("stream") is True:
             return await self._stream(kept, 0, headers)
@@ -240,15 +241,6 @@ def _body(request: Request, known: tuple[str, ...]) -> Mapping[str, Any]:
             said = f"It has: {', '.join(known)}." if known else "Send none."
             raise bad_request("The body has a field that is not known here.", param=name[:_NAME], remedy=said)
     return body
-
-
-def _idempotency(headers: Mapping[str, str]) -> str | None:
-    value = headers.get("idempotency-key")
-    if value is None:
-        return None
-    if not value or len(value) > 255 or not value.isprintable():
-        raise bad_request("`Idempotency-Key` must have 1 to 255 plain characters.", param="Idempotency-Key")
-    return value
 
 
 def _number(text: str, param: str, least: int, most: int) -> int:

@@ -14,6 +14,7 @@ from typing import Protocol
 from centuria.errors import ModelRefused, ModelUnavailable
 from centuria.gateway.chat.calls import ChatCall
 from centuria.gateway.chat.checking import check, parse
+from centuria.gateway.headers import USUAL_PRIORITY
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, StoreUnavailable, overloaded
 from centuria.ports import HttpRequest, HttpResponse
@@ -76,7 +77,7 @@ class FunnelTransport:
             fields=question.fields,
             deadline=asyncio.get_running_loop().time() + self._seconds,
             agent=f"{self._swarm}/{caller.key.task}" if caller is not None else self._swarm,
-            priority=caller.priority if caller is not None else 5,
+            priority=caller.priority if caller is not None else USUAL_PRIORITY,
             route="swarm",
             stream=question.stream,
             wants_usage=question.wants_usage,

@@ -17,10 +17,10 @@ from typing import Any, Protocol
 
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.errors import CenturiaError
+from centuria.gateway.headers import priority_of
 from centuria.gateway.problems import Problem, bad_request, unavailable, upstream_failed
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.sse import failure
-from centuria.gateway.tools.headers import priority_of
 from centuria.gateway.tools.offers import Offer, Offers, name_of
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.tools.turn import StreamedTurn, Turn, WholeTurn, shortened
@@ -128,7 +128,7 @@ class ToolLoop:
         beside = call.fields.get("tools") or ()
         names = question.mcp_tools or ()
         offers = await self._offers.of(request.key, call.agent, names, call.models, beside)
-        talk = _Talk(request, call, offers, list(call.fields["messages"]), priority_of(request))
+        talk = _Talk(request, call, offers, list(call.fields["messages"]), priority_of(request.headers))
         if not call.stream:
             return await self._whole(talk)
         events = self._streamed(talk)

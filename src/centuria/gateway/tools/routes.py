@@ -14,12 +14,12 @@ from typing import Any
 
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.core.names import is_slug
+from centuria.gateway.headers import agent_of, idempotency_key_of, priority_of
 from centuria.gateway.ports import Key, Store
 from centuria.gateway.problems import Problem, bad_request, not_found
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.tools.answered import Answered
 from centuria.gateway.tools.calls import Invocation
-from centuria.gateway.tools.headers import agent_of, header, priority_of
 from centuria.gateway.tools.manifest import Registered, check_url, entries_of, read_entry
 from centuria.gateway.tools.service import Chosen, ToolService
 from centuria.gateway.tools.turn import shortened
@@ -49,7 +49,7 @@ class ToolRoutes:
         ]
 
     async def listed(self, request: Request) -> Reply:
-        agent = agent_of(request)
+        agent = agent_of(request.headers)
         offered = await self._service.offered(request.key, agent)
         registered = await self._service.registry.of(request.key.id)
         data = [self._shown(tool, registered.get(tool.name)) for tool in offered]
@@ -111,8 +111,8 @@ class ToolRoutes:
         return Reply(status=204)
 
     async def invoke(self, request: Request) -> Reply:
-        key, name, agent = request.key, request.parts["name"], agent_of(request)
-        priority, given = priority_of(request), header(request, "idempotency-key")
+        key, name, agent = request.key, request.parts["name"], agent_of(request.headers)
+        priority, given = priority_of(request.headers), idempotency_key_of(request.headers)
         try:
             arguments = parse_arguments(request.body.decode())
         except (BadArguments, UnicodeDecodeError) as error:
@@ -125,7 +125,7 @@ class ToolRoutes:
             done = await self._service.run(key, agent, chosen, arguments, priority=priority)
             return Reply.of(_said(done))
 
-        if not given:
+        if given is None:
             return await run()
         asked = [chosen.tool.name, agent, arguments]
         return await self._answered.once(key.id, given, asked, run, rerun=_safe(chosen))

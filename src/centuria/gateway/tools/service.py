@@ -19,6 +19,7 @@ from centuria.admission import Slots
 from centuria.core.arguments import ArgumentCheck
 from centuria.core.slots import SlotTable
 from centuria.errors import OutcomeUnknown, SlotRefused, ToolUnavailable
+from centuria.gateway.headers import USUAL_PRIORITY
 from centuria.gateway.ports import Key, Store
 from centuria.gateway.problems import (
     Problem,
@@ -47,7 +48,6 @@ from centuria.toolhost import McpToolHost
 USUAL_LIMITS: Mapping[str, int] = {"web_search": 20, "code_exec": 5, "file_read": 30}
 #: Compiled schemas, and views of keys, that are remembered.
 _CHECKS, _VIEWS = 1_000, 1_000
-PRIORITY = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -279,7 +279,7 @@ class ToolService:
         listener: Listener | None = None,
     ) -> Invocation:
         """`invoke`, once it is known which tool that is and that the arguments fit."""
-        rank = next(each for each in (priority, chosen.priority, PRIORITY) if each is not None)
+        rank = next(each for each in (priority, chosen.priority, USUAL_PRIORITY) if each is not None)
         caller = caller_of(key.id, agent, rank)
         if self._waiting[key.id] >= self._settings.caps.waiting:
             raise overloaded(f"{self._waiting[key.id]:,} tool calls of this key are on their way, which is the cap.")
