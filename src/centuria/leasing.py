@@ -93,6 +93,10 @@ class Leases:
             lease = self._of(tool, tool.lease, agent)
             lease.session = lease.session or _EARLIER
 
+    def has(self, agent: str) -> bool:
+        """Whether the agent has a session, or has lost one and is to be told so."""
+        return any(agent in leases and leases[agent].session for leases in self._leases.values())
+
     def release(self, agent: str) -> None:
         """The agent's task has ended: its sessions are for others."""
         for slug, leases in self._leases.items():

@@ -315,6 +315,19 @@ async def test_sessions_are_had_by_one_agent_of_one_key_and_given_back_when_idle
 
 
 @virtual_clock
+async def test_of_agents_that_got_no_session_nothing_is_kept() -> None:
+    host = LocalToolHost({"shell": tool(taking(20), slug="sh", limit=1, lease=LeaseTerms(1, 30.0))}, sessions={"sh": 1})
+    async with service_of(host, caps=Caps(queue=1.0)) as service, asyncio.TaskGroup() as group:
+        group.create_task(service.invoke(ALICE, "a", "shell", {}))
+        await asyncio.sleep(1)
+        for number in range(5):
+            with pytest.raises(Problem):
+                await service.invoke(ALICE, f"b{number}", "shell", {})
+            assert not service.calls.turns.leases.has(f"key-alice/b{number}")
+        assert service.calls._idle == {}
+
+
+@virtual_clock
 async def test_a_run_calls_through_the_slots_that_all_share() -> None:
     host = slow_web(limit=2)
     async with service_of(host) as service:

@@ -214,8 +214,12 @@ class ToolCalls:
         if tool.lease is None:
             return
         self._calling[agent] -= 1
-        if not self._calling[agent]:
-            del self._calling[agent]
+        if self._calling[agent]:
+            return
+        del self._calling[agent]
+        if not self.turns.leases.has(agent):
+            self.release(agent)  # refused: callers choose the names of agents, and nothing is kept of mere names
+        else:
             self._idle[agent] = asyncio.get_running_loop().call_later(tool.lease.idle, self.release, agent)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from centuria.events import Event, GateClosed, GateOpened, LimitSet, SlotGranted, SlotLeft, SlotQueued, SlotRejected
@@ -112,6 +112,3 @@ class Gauges:
         gauge.rejected += 1
         if self._tickets.pop(event.ticket, None) is not None:
             gauge.waiting -= 1
-
-
-Occupancy = Mapping[str, Gauge]
