@@ -276,6 +276,9 @@ class StoreSuite:
         await store.put("swarm", "ada", mine)
         assert await store.get("swarm", "ada", "d") == mine
         assert await store.get("swarm", "bob", "d") is None
+        assert await store.get("swarm", None, "d") == mine
+        assert await store.get("swarm", None, "e") is None
+        assert await store.get("tool", None, "d") is None
         assert await store.get("tool", "ada", "d") is None
         assert await store.find("swarm", "bob") == []
         assert not await store.delete("swarm", "bob", "d")

@@ -177,7 +177,9 @@ class Store(Protocol):
 
     async def put(self, kind: str, owner: str, document: Document) -> None: ...
 
-    async def get(self, kind: str, owner: str, id: str) -> Document | None: ...
+    async def get(self, kind: str, owner: str | None, id: str) -> Document | None:
+        """`owner` None: whoever's it is, for whoever may see it, of a kind whose ids are never two owners'."""
+        ...
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
         """The newest ones first, each with its owner; `owner` None: those of all, for whoever may see them."""

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from centuria.core.accounts import lease_size
 from centuria.gateway.ports import AttemptRow, Balance, Document, Key, Lease, UsageLine
 from centuria.gateway.problems import StoreUnavailable
-from centuria.gateway.store.rows import attempt_of, attempt_values, check_document, draw, is_storable, name_taken
+from centuria.gateway.store.rows import attempt_of, attempt_values, check_document, draw, name_taken
 from centuria.messages import Pico
 
 
@@ -158,9 +158,10 @@ class MemoryStore:
         await self._ready()
         self._documents[kind, owner, document.id] = document
 
-    async def get(self, kind: str, owner: str, id: str) -> Document | None:
+    async def get(self, kind: str, owner: str | None, id: str) -> Document | None:
         await self._ready()
-        return self._documents.get((kind, owner, id)) if is_storable(owner, id) else None
+        found = [doc for (k, who, i), doc in self._documents.items() if (k, i) == (kind, id) and owner in (None, who)]
+        return found[0] if found else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
         await self._ready()

@@ -231,11 +231,12 @@ class PostgresStore:
         )
         await self._rows(sql, kind, owner, document.id, document.body, document.at)
 
-    async def get(self, kind: str, owner: str, id: str) -> Document | None:
-        if not is_storable(owner, id):
+    async def get(self, kind: str, owner: str | None, id: str) -> Document | None:
+        if not is_storable(owner or "", id):
             return None
-        sql = "SELECT id, body, at FROM centuria.documents WHERE kind = $1 AND owner = $2 AND id = $3"
-        rows = await self._rows(sql, kind, owner, id)
+        which, values = ("", ()) if owner is None else (" AND owner = $3", (owner,))
+        sql = f"SELECT id, body, at FROM centuria.documents WHERE kind = $1 AND id = $2{which}"  # noqa: S608
+        rows = await self._rows(sql, kind, id, *values)
         return Document(*rows[0]) if rows else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:

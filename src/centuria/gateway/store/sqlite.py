@@ -193,11 +193,12 @@ class SqliteStore:
         )
         await self._writer.count(sql, kind, owner, document.id, document.body, document.at)
 
-    async def get(self, kind: str, owner: str, id: str) -> Document | None:
-        if not is_storable(owner, id):
+    async def get(self, kind: str, owner: str | None, id: str) -> Document | None:
+        if not is_storable(owner or "", id):
             return None
-        sql = "SELECT id, body, at FROM documents WHERE kind = ? AND owner = ? AND id = ?"
-        rows = await self._reader.rows(sql, kind, owner, id)
+        which, values = ("", ()) if owner is None else (" AND owner = ?", (owner,))
+        sql = f"SELECT id, body, at FROM documents WHERE kind = ? AND id = ?{which}"  # noqa: S608
+        rows = await self._reader.rows(sql, kind, id, *values)
         return Document(*rows[0]) if rows else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:

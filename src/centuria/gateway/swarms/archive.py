@@ -20,7 +20,8 @@ from centuria.gateway.swarms.wanted import Wanted, wanted
 _log = logging.getLogger("centuria.gateway")
 #: How many swarms that have ended are held in memory, for those who look at them again.
 _HELD = 8
-_MOST = 100_000
+#: Tasks and agents of a request that is read again: what was allowed when it came may be too much now.
+_MOST_THEN = 100_000
 
 
 class Archive:
@@ -28,8 +29,7 @@ class Archive:
 
     def __init__(self, place: Place, limits: SwarmLimits) -> None:
         self._place = place
-        # What was allowed when a request came may be too much now.
-        self._limits = replace(limits, tasks=_MOST, agents=_MOST)
+        self._limits = replace(limits, tasks=_MOST_THEN, agents=_MOST_THEN)
         self._held: OrderedDict[str, Past] = OrderedDict()
 
     def folder(self, kept: Kept) -> RunFolder:

@@ -35,7 +35,8 @@ from centuria.settings import Job
 _log = logging.getLogger("centuria.gateway")
 #: Seconds between two tries to put a swarm away, and how many there are; the next start does it otherwise.
 _PUT_AWAY = (0.5, 2.0, 8.0)
-_MOST = 100_000
+#: Swarms that are taken up at a start.
+_MOST_LEFT = 100_000
 
 
 class Swarms:
@@ -143,7 +144,7 @@ class Swarms:
                 return
             await asyncio.to_thread(self._place.take)
             try:
-                left = await self._store.find(OPEN, None, limit=_MOST)
+                left = await self._store.find(OPEN, None, limit=_MOST_LEFT)
                 keys = {key.id: key for key, _ in await self._store.keys()} if left else {}
                 for owner, mark in reversed(left):
                     document = await self._store.get(KIND, owner, mark.id)
@@ -191,10 +192,7 @@ class Swarms:
     async def find(self, request: Request) -> Kept:
         """The swarm of a request's address, for its owner and for admins. Raises `Problem` (404)."""
         id, key = request.parts["id"], request.key
-        document = await self._store.get(KIND, key.id, id) if is_id(id) else None
-        if document is None and key.admin and is_id(id):
-            others = await self._store.find(KIND, None, limit=_MOST)
-            document = next((other for _, other in others if other.id == id), None)
+        document = await self._store.get(KIND, None if key.admin else key.id, id) if is_id(id) else None
         if document is None:
             raise not_found("There is no such swarm.")
         work = self._working.get(id)
