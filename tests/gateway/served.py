@@ -25,6 +25,7 @@ from centuria.messages import Pico, Usage
 from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.testing import FakeUpstream
 from centuria.testing.gateway import MemoryStore
+from tests.waiting import until
 
 #: A token of input costs a millionth of a dollar, one of output ten.
 PRICE = Price(input=10**6, output=10**7)
@@ -110,8 +111,7 @@ class Served:
     async def until_quiet(self) -> None:
         """Every attempt has ended and its row is durable."""
         async with asyncio.timeout(10):
-            while self.gateway.funnel.in_flight():  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: not self.gateway.funnel.in_flight())
             await self.gateway.books.flush()
 
     def spent(self, key: str) -> Pico:

@@ -24,6 +24,7 @@ from centuria.messages import DOLLAR
 from centuria.testing.clock import virtual_clock
 from centuria.testing.gateway import MemoryStore
 from tests.gateway.store_suite import CENT, attempt, balance, with_key
+from tests.waiting import until
 
 
 def open_books(store: MemoryStore) -> Books:
@@ -302,8 +303,7 @@ async def test_a_file_that_another_program_holds_is_waited_for_and_nothing_is_lo
             other.execute("BEGIN IMMEDIATE")
             for number, reservation in enumerate(reservations):
                 books.settle(reservation, attempt(f"r{number}", "k1", CENT))
-            while books.failing_since is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+            await until(lambda: books.failing_since is not None)
             with pytest.raises(StoreUnavailable, match="locked"):
                 await books.reserve(key, CENT, patience=1)
             other.execute("ROLLBACK")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from tests.gateway.page.kit import (
     served,
     tool_host,
 )
+from tests.waiting import until
 
 TOOLS = ["web__search", "code__run_code"]
 pytestmark = pytest.mark.timeout(240)
@@ -34,12 +34,6 @@ def progress(one: Served, id: str) -> Any:
     assert work is not None
     assert work.progress is not None
     return work.progress
-
-
-async def until(holds: Any, within: float = 60.0) -> None:
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110 - what is waited for gives no event
-            await asyncio.sleep(0.02)
 
 
 # -- a whole story ----------------------------------------------------------------------------------------------------

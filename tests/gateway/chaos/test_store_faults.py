@@ -17,6 +17,7 @@ from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Text
 from tests.gateway.command import HEADERS, balance, command
 from tests.gateway.served import ASKED, PRICE, Reply, Served, one, serving, usage
+from tests.waiting import until
 
 ANSWER = Text("Hello there.", usage=usage(100, 10))
 
@@ -41,9 +42,7 @@ async def test_while_the_store_is_read_only_requests_are_503_and_what_was_answer
             "The store gateway.db cannot be used: it is read-only.", remedy="Make it writable."
         )
         assert {reply.status for reply in await asyncio.gather(*under_way)} == {200}  # they were paid for before
-        async with asyncio.timeout(5):
-            while served.gateway.books.failing_since is None:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
+        await until(lambda: served.gateway.books.failing_since is not None)
         sent = len(upstream.requests)
         for reply in await asyncio.gather(*(served.ask(key, stream=stream) for _ in range(30))):
             assert (reply.status, reply.code) == (503, "store_unavailable")

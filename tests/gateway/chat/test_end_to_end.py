@@ -17,6 +17,7 @@ from centuria.settings import Timeouts
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Cut, HttpError, Raw, Reset, Silence, Stall, Text
 from tests.gateway.served import ASKED, MODEL, PRICE, Served, deployment, one, serving, settings, usage
+from tests.waiting import until
 
 ANSWER = Text("One two three four five six seven eight.", usage=usage(100, 10), piece=4)
 
@@ -149,9 +150,7 @@ async def test_a_client_that_goes_while_its_request_waits_is_never_sent() -> Non
             await upstream.until(lambda: upstream.in_flight == 1)
             queue = next(iter(served.gateway.funnel.upstreams())).lane.queue
             rest = [asyncio.create_task(served.ask(key, stream=bool(n % 2))) for n in range(10)]
-            async with asyncio.timeout(5):
-                while len(queue) < 10:  # noqa: ASYNC110
-                    await asyncio.sleep(0.005)
+            await until(lambda: len(queue) == 10)
             for task in rest:
                 task.cancel()
             assert (await first).status == 200

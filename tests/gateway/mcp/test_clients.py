@@ -29,6 +29,7 @@ from tests.gateway.kit import ALICE, BOB
 from tests.gateway.mcp.kit import SUITE, OpenRing, mcp_of
 from tests.gateway.tools.kit import QUERY, host_of, tool, web
 from tests.servers.installed import MODULES
+from tests.waiting import until
 
 ERAS = ["legacy", "2026-07-28"]
 
@@ -102,11 +103,7 @@ async def test_a_call_that_is_given_up_is_cancelled_at_the_tools_server(mode: st
         task.cancel()
         await asyncio.wait([task])
         await asyncio.wait_for(cancelled.wait(), 10)
-        for _ in range(500):
-            if not service.calls.gauges.open_tickets():
-                break
-            await asyncio.sleep(0.01)
-        assert service.calls.gauges.open_tickets() == 0
+        await until(lambda: service.calls.gauges.open_tickets() == 0)
 
 
 async def test_a_cancellation_reaches_a_server_behind_the_gateway() -> None:

@@ -306,12 +306,5 @@ async def gateway(
         funnel.close()
 
 
-async def until(holds: Callable[[], object], within: float = 20.0) -> None:
-    """Wait until something holds, looking again and again. Raises `TimeoutError`."""
-    async with asyncio.timeout(within):
-        while not holds():  # noqa: ASYNC110 - what is waited for gives no event
-            await asyncio.sleep(0.005)
-
-
 def numbered(count: int, **more: Any) -> list[dict[str, Any]]:
     return [{"id": f"t{number}", "prompt": f"Task {number}.", **more} for number in range(count)]

@@ -13,7 +13,8 @@ from centuria.gateway.problems import StoreUnavailable
 from centuria.gateway.swarms.kept import KIND, OPEN
 from centuria.messages import DOLLAR
 from centuria.testing.tools import LocalToolHost
-from tests.gateway.swarms.kit import ADMIN, ALICE, MODEL, ROOT, gateway, numbered, pay, store_with, until
+from tests.gateway.swarms.kit import ADMIN, ALICE, MODEL, ROOT, gateway, numbered, pay, store_with
+from tests.waiting import until
 
 TASK = {"id": "a", "prompt": "Do it."}
 

@@ -43,8 +43,8 @@ from tests.gateway.swarms.kit import (
     parse,
     prompt_of,
     store_with,
-    until,
 )
+from tests.waiting import until
 
 
 def answered(folder: Path, id: str) -> set[str]:
@@ -339,8 +339,7 @@ def test_after_kill_minus_nine_and_after_a_stop_a_hundred_tasks_go_on_and_nothin
                         own = (await response.json())["links"]["self"]
                     await read(session, url + own, seen, 700)
                     reading = asyncio.create_task(read(session, url + own, seen, 100_000))
-                    while len(seen) < 720:  # noqa: ASYNC110 - another program's pace
-                        await asyncio.sleep(0.005)
+                    await until(lambda: len(seen) >= 720)
                     one.send_signal(number)
                     async with asyncio.timeout(25):  # streams of swarms end at once, and wait for no grace
                         assert await one.wait() == (0 if number == signal.SIGTERM else -signal.SIGKILL)

@@ -13,7 +13,8 @@ from centuria.messages import DOLLAR
 from centuria.testing.replies import Answer, Calls, Text
 from centuria.testing.tools import LocalToolHost
 from centuria.testing.transport import Faults, Provider
-from tests.gateway.swarms.kit import ALICE, ROOT, TARIFF, Gateway, gateway, numbered, prompt_of, until
+from tests.gateway.swarms.kit import ALICE, ROOT, TARIFF, Gateway, gateway, numbered, prompt_of
+from tests.waiting import until
 
 
 async def begun(one: Gateway, count: int) -> None:

@@ -16,7 +16,8 @@ from centuria.journal import JournalReader, SqliteJournal
 from centuria.stream import Feed, Stream
 from centuria.testing.replies import Text
 from centuria.views.lines import line
-from tests.gateway.swarms.kit import ROOT, Gateway, gateway, numbered, parse, prompt_of, until
+from tests.gateway.swarms.kit import ROOT, Gateway, gateway, numbered, parse, prompt_of
+from tests.waiting import until
 
 
 def long_answer(body: dict[str, Any]) -> Text:

@@ -16,6 +16,7 @@ from centuria.testing.replies import Calls, HttpError, Raw, Stall, Text
 from tests.gateway.kit import ALICE, FixedRing
 from tests.gateway.tools.kit import QUERY, host_of, tool, web
 from tests.gateway.tools.talking import bench, events_of, turns
+from tests.waiting import until
 
 SEARCH = Calls((("web_search", '{"query": "peace"}'),), usage=Usage(prompt=10, output=5))
 BOTH = Calls((("web_search", '{"query": "a"}'), ("read", "{}")), text="Let me look.", usage=Usage(prompt=10, output=5))
@@ -281,11 +282,7 @@ async def test_a_client_that_goes_away_cancels_the_upstream_and_the_tools(stream
         task.cancel()
         await asyncio.wait([task])
         await at.upstream.until(lambda: at.upstream.in_flight == 0)
-        for _ in range(500):
-            if at.funnel.under_way == 0 and (where != "tool" or cancelled):
-                break
-            await asyncio.sleep(0.01)
-        assert at.funnel.under_way == 0
+        await until(lambda: at.funnel.under_way == 0 and (where != "tool" or cancelled))
         assert cancelled == ([1] if where == "tool" else [])
 
 

@@ -14,6 +14,7 @@ from centuria.gateway.web import Reply
 from centuria.messages import ToolEnd, ToolResult
 from tests.gateway.kit import Caller, Papers
 from tests.gateway.tools.kit import QUERY, gateway_of, host_of, tool, web
+from tests.waiting import until
 
 
 def body(**arguments: Any) -> dict[str, Any]:
@@ -131,10 +132,7 @@ async def test_a_caller_that_goes_away_cancels_its_call() -> None:
         await asyncio.wait_for(door.inside.wait(), 5)
         task.cancel()
         await asyncio.wait([task])
-        for _ in range(500):
-            if door.cancelled:
-                break
-            await asyncio.sleep(0.01)
+        await until(lambda: door.cancelled)
         assert door.cancelled == 1
 
 
