@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 from centuria.config.shape import dollars_or_false, pico
 from centuria.errors import ConfigurationError
+from centuria.gateway.keyjson import all_fields
 from centuria.gateway.keys import LOCAL, digest_of, new_key_id, new_token
 from centuria.gateway.ports import Balance, Key, Store
 from centuria.gateway.reading import read_gateway
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
-from centuria.messages import DOLLAR, Pico
+from centuria.messages import Pico
 from centuria.views.words import clean, dollars
 
 _NAME_CAP = 100
@@ -39,7 +39,7 @@ def add(options: argparse.Namespace) -> int:
 
     asyncio.run(work())
     if options.json:
-        print(json.dumps(_as_json(key, Balance()) | {"token": token}))
+        print(json.dumps(all_fields(key, Balance()) | {"token": token}))
         return 0
     print(f"centuria: the key {key.name}, shown once: only its SHA-256 is kept.", file=sys.stderr)
     print(token)
@@ -61,7 +61,7 @@ def list_keys(options: argparse.Namespace) -> int:
     keys = asyncio.run(work())
     if options.json:
         for key, balance in keys:
-            print(json.dumps(_as_json(key, balance)))
+            print(json.dumps(all_fields(key, balance)))
     elif not keys:
         print("centuria: there are no keys; make one: centuria keys add NAME", file=sys.stderr)
     else:
@@ -116,10 +116,6 @@ def print_table(header: Sequence[str], rows: Sequence[Sequence[str]], *, numbers
         print("  ".join(cells).rstrip())
 
 
-def in_dollars(amount: Pico) -> float:
-    return amount / DOLLAR
-
-
 def _new_key(options: argparse.Namespace) -> Key:
     name: str = options.name
     if not 0 < len(name) <= _NAME_CAP or clean(name) != name or name.startswith("-") or name == LOCAL.name:
@@ -166,24 +162,6 @@ def _names(flag: str, text: str | None, *, none: bool = False) -> frozenset[str]
     if (not names and not none) or not all(names):
         raise ConfigurationError(f"{flag} {text!r} has an empty name in it.", remedy=f"Write {flag} A,B.")
     return frozenset(names)
-
-
-def _as_json(key: Key, balance: Balance) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "budget_usd": None if key.budget is None else in_dollars(key.budget),
-        "spent_usd": in_dollars(balance.spent),
-        "held_usd": in_dollars(balance.held),
-        "leased_usd": in_dollars(balance.leased),
-        "rpm": key.rpm,
-        "tpm": key.tpm,
-        "models": None if key.models is None else sorted(key.models),
-        "tools": None if key.tools is None else sorted(key.tools),
-        "admin": key.admin,
-        "created": key.created,
-        "revoked": key.revoked,
-    }
 
 
 def _row(key: Key, balance: Balance) -> Sequence[str]:

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from centuria.cli.keys import in_dollars, no_key, opened, print_table
+from centuria.cli.keys import no_key, opened, print_table
 from centuria.errors import ConfigurationError
+from centuria.gateway.keyjson import in_dollars
 from centuria.gateway.keys import LOCAL
 from centuria.gateway.ports import UsageLine
 from centuria.views.words import clean, dollars

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from centuria.gateway.keyjson import key_fields
 from centuria.gateway.keys import LOCAL, digest_of
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, bad_request, forbidden, unauthenticated
@@ -161,7 +162,7 @@ class SignIn:
             if problem.status != 401:
                 raise
             return Reply.of({"signed_in": False, "open": False})
-        told: dict[str, Any] = {"signed_in": True, "open": key.id == LOCAL.id, "key": shown(key)}
+        told: dict[str, Any] = {"signed_in": True, "open": key.id == LOCAL.id, "key": key_fields(key)}
         return Reply.of(told if session is None else told | {"csrf_token": session.csrf})
 
     async def sign_in(self, request: Request) -> Reply:
@@ -178,7 +179,7 @@ class SignIn:
         # Behind a proxy that ends TLS only the browser knows that it came by HTTPS; App has checked whose origin it is.
         secure = request.secure or request.headers.get("origin", "").startswith("https://")
         id, session = self._sessions.begin(digest, key, secure=secure)
-        told = {"signed_in": True, "open": False, "key": shown(key), "csrf_token": session.csrf}
+        told = {"signed_in": True, "open": False, "key": key_fields(key), "csrf_token": session.csrf}
         return Reply.of(told, headers={"set-cookie": _cookie(id, round(self._sessions.lasts), secure=secure)})
 
     async def sign_out(self, request: Request) -> Reply:
@@ -189,17 +190,6 @@ class SignIn:
         check_csrf(request, session)
         self._sessions.end(id)
         return Reply(b"", 204, {"set-cookie": _cookie("", 0, secure=session.secure)})
-
-
-def shown(key: Key) -> dict[str, Any]:
-    """What the page may know of the key that it works with."""
-    return {
-        "id": key.id,
-        "name": key.name,
-        "admin": key.admin,
-        "models": None if key.models is None else sorted(key.models),
-        "tools": None if key.tools is None else sorted(key.tools),
-    }
 
 
 def check_csrf(request: Request, session: Session) -> None:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from centuria.gateway.ports import Balance, Key, Store, UsageLine
+from centuria.gateway.keyjson import all_fields, balance_fields, in_dollars
+from centuria.gateway.ports import Store, UsageLine
 from centuria.gateway.problems import Problem, bad_request
 from centuria.gateway.web import Reply, Request, Route
-from centuria.messages import DOLLAR, Pico
 
 _DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _SECONDS = re.compile(r"\d{1,12}(\.\d{1,9})?")
@@ -47,13 +47,13 @@ class Usage:
                 "since": since,
                 "until": until,
                 "all_keys": request.key.admin and whose is None,
-                "balance": None if own is None else _balance(*own),
+                "balance": None if own is None else balance_fields(*own),
             }
         )
 
     async def keys(self, request: Request) -> Reply:
         """All keys with their balances, never what they are known by."""
-        return Reply.of({"object": "list", "data": [_key(*row) for row in await self._store.keys()]})
+        return Reply.of({"object": "list", "data": [all_fields(*row) for row in await self._store.keys()]})
 
 
 def _line(line: UsageLine, names: Mapping[str, str]) -> dict[str, Any]:
@@ -67,40 +67,9 @@ def _line(line: UsageLine, names: Mapping[str, str]) -> dict[str, Any]:
         "prompt_tokens": line.prompt,
         "cached_tokens": line.cached,
         "output_tokens": line.output,
-        "cost_usd": _usd(line.cost),
-        "held_usd": _usd(line.held),
+        "cost_usd": in_dollars(line.cost),
+        "held_usd": in_dollars(line.held),
     }
-
-
-def _key(key: Key, balance: Balance) -> dict[str, Any]:
-    return {
-        "id": key.id,
-        "name": key.name,
-        "admin": key.admin,
-        "rpm": key.rpm,
-        "tpm": key.tpm,
-        "models": None if key.models is None else sorted(key.models),
-        "tools": None if key.tools is None else sorted(key.tools),
-        "created": key.created,
-        "revoked": key.revoked,
-        **_balance(key, balance),
-    }
-
-
-def _balance(key: Key, balance: Balance) -> dict[str, Any]:
-    """`left_usd` is what no gateway has leased, spent or held; None without a budget."""
-    taken = balance.spent + balance.held + balance.leased
-    return {
-        "budget_usd": None if key.budget is None else _usd(key.budget),
-        "spent_usd": _usd(balance.spent),
-        "held_usd": _usd(balance.held),
-        "leased_usd": _usd(balance.leased),
-        "left_usd": None if key.budget is None else _usd(max(0, key.budget - taken)),
-    }
-
-
-def _usd(amount: Pico) -> float:
-    return amount / DOLLAR
 
 
 def _moment(query: Mapping[str, str], name: str, *, end: bool) -> float | None:
