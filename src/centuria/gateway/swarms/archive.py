@@ -13,7 +13,7 @@ from centuria.errors import JournalError
 from centuria.folder import RunFolder
 from centuria.gateway.problems import unavailable
 from centuria.gateway.settings import SwarmLimits
-from centuria.gateway.swarms.kept import Kept, Place
+from centuria.gateway.swarms.kept import Kept, RunsFolder
 from centuria.gateway.swarms.past import Past, conversation, read_past, result_of
 from centuria.gateway.swarms.wanted import Wanted, wanted
 
@@ -27,13 +27,13 @@ _MOST_THEN = 100_000
 class Archive:
     """Each method raises `Problem` (503) for what cannot be read; the log says which file that is."""
 
-    def __init__(self, place: Place, limits: SwarmLimits) -> None:
-        self._place = place
+    def __init__(self, runs: RunsFolder, limits: SwarmLimits) -> None:
+        self._runs = runs
         self._limits = replace(limits, tasks=_MOST_THEN, agents=_MOST_THEN)
         self._held: OrderedDict[str, Past] = OrderedDict()
 
     def folder(self, kept: Kept) -> RunFolder:
-        return self._place.folder(kept.id)
+        return self._runs.folder(kept.id)
 
     async def past(self, kept: Kept) -> Past | None:
         """The facts of a swarm that does not work; None where there are none."""
@@ -48,7 +48,7 @@ class Archive:
 
     async def request(self, kept: Kept) -> Wanted:
         """What was asked for."""
-        return wanted(await self._read(self._place.read_request, kept), self._limits)
+        return wanted(await self._read(self._runs.read_request, kept), self._limits)
 
     async def result(self, kept: Kept) -> tuple[str, list[dict[str, Any]]]:
         """The merged answer, and the outcome of each task."""

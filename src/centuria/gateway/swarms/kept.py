@@ -93,7 +93,7 @@ class Kept:
         return replace(self, key=key)
 
 
-class Place:
+class RunsFolder:
     """The folder of all runs: one gateway's at a time. `id` tells it from those of other machines."""
 
     def __init__(self, root: Path) -> None:
@@ -102,16 +102,16 @@ class Place:
         self.id = ""
 
     @property
-    def there(self) -> bool:
+    def exists(self) -> bool:
         """Whether a gateway has worked here before."""
         return (self._root / _MARK).exists()
 
     @property
-    def taken(self) -> bool:
+    def is_locked(self) -> bool:
         return self._handle is not None
 
-    def take(self) -> None:
-        """Hold it until `leave`. Raises `ConfigurationError` where it cannot be made, or another gateway has it."""
+    def lock(self) -> None:
+        """Hold it until `unlock`. Raises `ConfigurationError` where it cannot be made, or another gateway has it."""
         path = self._root / _MARK
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -124,17 +124,17 @@ class Place:
                 os.pwrite(self._handle, self.id.encode(), 0)
                 os.fsync(self._handle)
         except BlockingIOError:
-            self.leave()
+            self.unlock()
             raise ConfigurationError(
                 f"Another gateway works in the folder of runs {self._root}.", remedy="Give each a folder of its own."
             ) from None
         except OSError as error:
-            self.leave()
+            self.unlock()
             raise ConfigurationError(
                 f"The folder of runs {self._root} cannot be used: {error.strerror}.", remedy="Choose another."
             ) from None
 
-    def leave(self) -> None:
+    def unlock(self) -> None:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None

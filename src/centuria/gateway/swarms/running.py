@@ -23,7 +23,7 @@ from centuria.gateway.problems import (
 )
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.swarms.archive import Archive
-from centuria.gateway.swarms.kept import KIND, OPEN, Kept, Place, digest_of, id_for, is_id, new_id
+from centuria.gateway.swarms.kept import KIND, OPEN, Kept, RunsFolder, digest_of, id_for, is_id, new_id
 from centuria.gateway.swarms.terms import Terms, Tools
 from centuria.gateway.swarms.transport import Ask, FunnelTransport
 from centuria.gateway.swarms.wanted import Wanted, wanted
@@ -65,13 +65,13 @@ class Swarms:
         self._look = look
         self._seconds = settings.caps.request
         self._terms = Terms(settings, store, tools)
-        self._place = Place(settings.swarms.folder.absolute())
+        self._runs = RunsFolder(settings.swarms.folder.absolute())
         self._settling = asyncio.Lock()
         self._group = asyncio.TaskGroup()
         self._working: dict[str, Work] = {}
         #: Swarms of each key that work or are about to.
         self._running: Counter[str] = Counter()
-        self.archive = Archive(self._place, settings.swarms)
+        self.archive = Archive(self._runs, settings.swarms)
         self._open = False
 
     # -- lifetime -----------------------------------------------------------------------------------------------------
@@ -85,7 +85,7 @@ class Swarms:
         self._open = True
         self._watch = self._group.create_task(self._watch_keys(), name="keys")
         try:
-            if self._place.there:
+            if self._runs.exists:
                 await self._settle_in()
         except ConfigurationError as error:
             _log.warning("There are no swarms for now: %s", error)
@@ -103,7 +103,7 @@ class Swarms:
             await self._wait_for_all()
             await self._group.__aexit__(None, None, None)  # an error of the block stays what it is
         finally:
-            self._place.leave()
+            self._runs.unlock()
 
     def stop(self) -> None:
         """Begin no swarm any more, and interrupt those that work: their streams of events end now. Whoever leaves the
@@ -140,9 +140,9 @@ class Swarms:
         """Have the folder of runs, and go on with what the last process left there. Raises `ConfigurationError`,
         `StoreUnavailable`."""
         async with self._settling:
-            if self._place.taken:
+            if self._runs.is_locked:
                 return
-            await asyncio.to_thread(self._place.take)
+            await asyncio.to_thread(self._runs.lock)
             try:
                 left = await self._store.find(OPEN, None, limit=_MOST_LEFT)
                 keys = {key.id: key for key, _ in await self._store.keys()} if left else {}
@@ -154,7 +154,7 @@ class Swarms:
                         await self._take_up(Kept.read(document), keys)
             except BaseException:
                 if not self._working:
-                    self._place.leave()
+                    self._runs.unlock()
                 raise
 
     async def _take_up(self, kept: Kept, keys: Mapping[str, Key]) -> None:
@@ -162,11 +162,11 @@ class Swarms:
         if kept.ended:
             await self._store.delete(OPEN, kept.key.id, kept.id)
             return
-        if kept.place != self._place.id:
+        if kept.place != self._runs.id:
             return  # another gateway's, which has its folder
         kept = kept.for_key(keys.get(kept.key.id, kept.key))
         try:
-            folder = self._place.folder(kept.id)
+            folder = self._runs.folder(kept.id)
             past = await self.archive.past(kept)
             if past is not None and past.progress.status not in ("", "running"):
                 ended = past.progress
@@ -229,7 +229,7 @@ class Swarms:
         model = self._terms.model(key, found.model)
         self._terms.host(key, found.mcp_tools, id)
         budget = await self._terms.budget(key, model, found.budget)
-        kept = Kept(id, key, found.title, model, budget, digest, self._place.id, self._wall())
+        kept = Kept(id, key, found.title, model, budget, digest, self._runs.id, self._wall())
         job = await asyncio.to_thread(self._terms.job, kept, found)  # what is wrong is said before anything is kept
         self._take_turn(key)
         # Whoever goes away from now on leaves a swarm behind, and never half of one.
@@ -242,7 +242,7 @@ class Swarms:
         """Keep it, durably, and begin it."""
         owner = kept.key.id
         try:
-            await asyncio.to_thread(self._place.write_request, kept, value)
+            await asyncio.to_thread(self._runs.write_request, kept, value)
             await self._store.put(OPEN, owner, Document(kept.id, "{}", kept.at))
             if await self._store.insert(KIND, owner, kept.document()):
                 self._begin(kept, found, job, resume=False)
@@ -302,7 +302,7 @@ class Swarms:
 
     def _begin(self, kept: Kept, found: Wanted, job: Job, *, resume: bool) -> None:
         """Raises `Problem` where its model or its tools are there no more."""
-        launch = self._terms.launch(kept, job, self._place.folder(kept.id), resume=resume)
+        launch = self._terms.launch(kept, job, self._runs.folder(kept.id), resume=resume)
         transport = FunnelTransport(self._ask, kept.key, kept.id, kept.model, seconds=self._seconds)
         host = self._terms.host(kept.key, found.mcp_tools, kept.id)
         work = self._working[kept.id] = Work(kept, Run(launch, transport=transport, host=host, wall=self._wall))
