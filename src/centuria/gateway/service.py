@@ -39,6 +39,8 @@ from centuria.model.direct import DirectTransport
 from centuria.ports import Transport
 
 _log = logging.getLogger("centuria.gateway")
+#: Seconds within which the store of a gateway that is ready answers.
+_STORE_ANSWERS = 5.0
 
 
 class Gateway:
@@ -141,7 +143,7 @@ class Gateway:
         if self._stopping:
             raise shutting_down()
         try:
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(_STORE_ANSWERS):
                 await self.store.find_key(b"\0" * 32)
         except TimeoutError:
             raise StoreUnavailable("The gateway's store does not answer.") from None

@@ -28,6 +28,8 @@ from centuria.messages import Usage
 
 #: No timer is set for less, so that a wait always moves the clock.
 _TICK = 0.001
+#: Nor for so many seconds: somebody else will see to it before.
+_NEVER = 1e9
 #: Seconds until a deployment that denies everything is asked again, where it does not say; doubled up to the second.
 DENIED, DENIED_MOST = 60.0, 900.0
 
@@ -162,7 +164,7 @@ class Lane:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if seconds < 1e9:
+        if seconds < _NEVER:
             self._timer = self._loop.call_later(max(seconds, _TICK), self._pump)
 
     def _full(self, tokens: int) -> Problem:

@@ -10,6 +10,8 @@ from centuria.core.refusals import verdict
 from centuria.errors import ContextTooLong, ModelDenied, ModelError, ModelRefused
 from centuria.gateway.problems import Problem, bad_request, rate_limited, retry_after, upstream_failed
 
+#: Seconds until an account that is set aside may be asked again, where nobody says.
+_PARKED = 60.0
 _TIMEOUTS = frozenset({"first_token", "silence", "total"})
 
 
@@ -37,7 +39,7 @@ def problem_for(error: ModelError) -> Problem:
 def _denied(error: ModelDenied) -> Problem:
     """The operator must act, or time must pass."""
     if error.kind == "parked":
-        return rate_limited(error.message, error.retry_after or 60.0)
+        return rate_limited(error.message, error.retry_after or _PARKED)
     said = "The upstream of this model refuses the gateway (its key, permission or quota): its operator has to act."
     problem = upstream_failed(502, said, code="upstream_denied")
     problem.headers["x-should-retry"] = "false"

@@ -22,6 +22,7 @@ from centuria.messages import Pico
 
 KIND, OPEN = "swarm", "swarm-open"
 _MARK = ".gateway"
+_FOLDER_ID = re.compile("[0-9a-f]{16}")
 _ID = re.compile(r"swarm-[0-9a-f]{24}")
 
 
@@ -106,33 +107,31 @@ class RunsFolder:
         """Whether a gateway has worked here before."""
         return (self._root / _MARK).exists()
 
-    @property
-    def is_locked(self) -> bool:
-        return self._handle is not None
-
     def lock(self) -> None:
-        """Hold it until `unlock`. Raises `ConfigurationError` where it cannot be made, or another gateway has it."""
-        path = self._root / _MARK
+        """Hold it until `unlock`; doing it again does nothing.
+
+        Raises `ConfigurationError` where it cannot be made, or another gateway has it.
+        """
+        if self._handle is not None:
+            return
+        handle: int | None = None
         try:
             self._root.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            self.id = os.read(self._handle, 100).decode("ascii", "replace")
-            if not re.fullmatch("[0-9a-f]{16}", self.id):
-                self.id = secrets.token_hex(8)
-                os.ftruncate(self._handle, 0)
-                os.pwrite(self._handle, self.id.encode(), 0)
-                os.fsync(self._handle)
-        except BlockingIOError:
-            self.unlock()
-            raise ConfigurationError(
-                f"Another gateway works in the folder of runs {self._root}.", remedy="Give each a folder of its own."
-            ) from None
+            handle = os.open(self._root / _MARK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.id = _id_in(handle)
         except OSError as error:
-            self.unlock()
+            if handle is not None:
+                os.close(handle)
+            if isinstance(error, BlockingIOError):
+                raise ConfigurationError(
+                    f"Another gateway works in the folder of runs {self._root}.",
+                    remedy="Give each a folder of its own.",
+                ) from None
             raise ConfigurationError(
                 f"The folder of runs {self._root} cannot be used: {error.strerror}.", remedy="Choose another."
             ) from None
+        self._handle = handle
 
     def unlock(self) -> None:
         if self._handle is not None:
@@ -172,3 +171,14 @@ class RunsFolder:
         if not is_id(swarm):
             raise ValueError("not the id of a swarm")
         return RunFolder(self._root / swarm)
+
+
+def _id_in(handle: int) -> str:
+    """The id of this folder, made where there is none. Raises `OSError`."""
+    id = os.read(handle, 100).decode("ascii", "replace")
+    if not _FOLDER_ID.fullmatch(id):
+        id = secrets.token_hex(8)
+        os.ftruncate(handle, 0)
+        os.pwrite(handle, id.encode(), 0)
+        os.fsync(handle)
+    return id

@@ -67,6 +67,8 @@ class Swarms:
         self._terms = Terms(settings, store, tools)
         self._runs = RunsFolder(settings.swarms.folder.absolute())
         self._settling = asyncio.Lock()
+        #: The folder of runs is ours, and all that was left in it was taken up.
+        self._settled = False
         self._group = asyncio.TaskGroup()
         self._working: dict[str, Work] = {}
         #: Swarms of each key that work or are about to.
@@ -140,7 +142,7 @@ class Swarms:
         """Have the folder of runs, and go on with what the last process left there. Raises `ConfigurationError`,
         `StoreUnavailable`."""
         async with self._settling:
-            if self._runs.is_locked:
+            if self._settled:
                 return
             await asyncio.to_thread(self._runs.lock)
             try:
@@ -152,6 +154,7 @@ class Swarms:
                         await self._store.delete(OPEN, owner, mark.id)
                     else:
                         await self._take_up(Kept.read(document), keys)
+                self._settled = True
             except BaseException:
                 if not self._working:
                     self._runs.unlock()
@@ -159,6 +162,8 @@ class Swarms:
 
     async def _take_up(self, kept: Kept, keys: Mapping[str, Key]) -> None:
         """A swarm that had not ended when the last process did."""
+        if kept.id in self._working:
+            return  # an earlier try, which failed later on
         if kept.ended:
             await self._store.delete(OPEN, kept.key.id, kept.id)
             return

@@ -25,6 +25,8 @@ from centuria.turns import Refusals, Turn, Turns, tool_resource
 
 #: Of an agent's id the digits at its end are its number, by which it is given its home slot.
 _DIGITS = 6
+#: Home slots of agents that have no number.
+_HOMES = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class _Work:
 def caller_of(owner: str, agent: str, priority: int) -> Caller:
     """Who asks, as slots and sessions know them: one agent of one key."""
     number = agent[len(agent.rstrip("0123456789")) :][-_DIGITS:]
-    index = int(number) if number.isascii() and number else zlib.crc32(agent.encode()) % 1000 if agent else 0
+    index = int(number) if number.isascii() and number else zlib.crc32(agent.encode()) % _HOMES if agent else 0
     return Caller(CallKey(f"{owner}/{agent}", 0, 0, 0), owner, index=index, priority=priority)
 
 
