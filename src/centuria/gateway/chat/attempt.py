@@ -281,10 +281,16 @@ class Attempt:
         if self._place is not None:
             self._place.succeeded(self.usage)
         if self.usage is not None:
-            self.upstream.bound.observe(len(self.terms.body), self.usage.prompt)
+            self._observe(self.usage)
             self._close("done", cost=self.paid())
         else:
             self._close("done", held=self.terms.amount)
+
+    def _observe(self, usage: Usage) -> None:
+        """Learn from words alone: what a picture takes is no template's, and more than fits is no count. It would be
+        reserved for every later request of every key."""
+        if not self.call.others and usage.prompt <= self.upstream.deployment.endpoint.context:
+            self.upstream.bound.observe(len(self.terms.body), usage.prompt)
 
     def _lose(self, error: ModelError) -> None:
         if self._place is not None:
