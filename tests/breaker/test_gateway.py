@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from dataclasses import replace
+
+import pytest
 
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Text
-from tests.gateway.served import one, serving, usage
+from tests.gateway.served import ASKED, one, raw, serving, usage
 
 VIDEO = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://example.com/v.mp4"}}]}]
 
@@ -32,3 +36,34 @@ async def test_a_count_that_no_prompt_can_have_is_not_reserved_for_the_next_one(
         rich, poor = await it.add_key("rich"), await it.add_key("poor", budget=DOLLAR // 100)
         assert (await it.ask(rich)).status == 200
         assert (await it.ask(poor)).status == 200
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.05], ids=["in one piece", "in two"])
+async def test_a_body_behind_a_request_to_upgrade_is_that_requests_body_and_no_request(pause: float) -> None:
+    async with FakeUpstream(lambda _: Text("Hi.")) as upstream, serving(one(upstream)) as it:
+        key = (await it.add_key("a"))["Authorization"]
+
+        async def statuses(body: bytes) -> list[bytes]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            writer.write(
+                f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\n"
+                "Connection: Upgrade, HTTP2-Settings, close\r\nUpgrade: h2c\r\nHTTP2-Settings: AAEAAEAAAAIAAAAB\r\n"
+                f"Content-Length: {len(body)}\r\n\r\n".encode()
+            )
+            await asyncio.sleep(pause)
+            writer.write(body)
+            async with asyncio.timeout(5):
+                said = await reader.read()
+            writer.close()
+            return [line.split(b" ")[1] for line in said.split(b"\r\n") if line.startswith(b"HTTP/1.1 ")]
+
+        assert await statuses(json.dumps(ASKED).encode()) == [b"200"]
+        hidden = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key}\r\n\r\n".encode()
+        assert await statuses(hidden) == [b"400"]
+
+
+async def test_a_tunnel_is_refused_and_nothing_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    async with FakeUpstream() as upstream, serving(one(upstream)) as it:
+        said = await raw(it.port, b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert not [record for record in caplog.records if record.levelname == "ERROR"]

@@ -15,6 +15,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+import httptools
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -72,7 +73,7 @@ class CappedProtocol(HttpToolsProtocol):
             # The end of the headers may be in this read, and a body behind it: the parser finds out.
             room = self.caps.header - self._unread
             self._unread += room
-            super().data_received(data[:room])
+            self._feed(data[:room])
             data = data[room:]
             if self._missing == "body":
                 break
@@ -82,11 +83,32 @@ class CappedProtocol(HttpToolsProtocol):
                 return
         if self._missing != "body":
             self._unread += len(data)
-        super().data_received(data)
+        self._feed(data)
+        if self.transport.is_closing():
+            return
         if not self._missing and not before and self.cycle.response_complete:
             self._missing = "headers"  # blank lines, which begin no request
         if self._missing:
             self._expect(before)
+
+    def _feed(self, data: bytes) -> None:
+        """As the server's own, but for a request to change the protocol: that is for nobody here, and is left out, or
+        its body would be taken for the next request. Java's client asks so each time that it connects."""
+        self._unset_keepalive_if_required()
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserError:
+            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserUpgrade as upgrade:
+            if self.parser.get_method() == b"CONNECT":
+                self.send_400_response("Invalid HTTP request received.")
+                return
+            kept = [name + b": " + value for name, value in self.headers if name != b"upgrade"]
+            version = self.parser.get_http_version().encode()
+            line = self.parser.get_method() + b" " + self.url + b" HTTP/" + version
+            self.parser = httptools.HttpRequestParser(self)
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            self._feed(b"\r\n".join([line, *kept, b"", b""]) + data[upgrade.args[0] :])
 
     def _expect(self, before: str) -> None:
         """Something is missing: it must come on, and the body must be whole within the time of a request."""
@@ -115,10 +137,14 @@ class CappedProtocol(HttpToolsProtocol):
             call()
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._missing, self._unread = "body", 0
         super().on_headers_complete()
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._missing = ""
         self._calm()
         super().on_message_complete()
