@@ -67,3 +67,11 @@ async def test_a_tunnel_is_refused_and_nothing_is_logged(caplog: pytest.LogCaptu
         said = await raw(it.port, b"CONNECT example.com:443 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert said.startswith(b"HTTP/1.1 400 ")
         assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_field_that_is_no_unicode_is_the_callers_mistake() -> None:
+    async with FakeUpstream() as upstream, serving(one(upstream)) as it:
+        key = await it.add_key("a")
+        async with it.session.post(f"{it.url}/v1/agents/swarm/spawn", data=b'{"\\ud800": 1}', headers=key) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["param"] == "?"

@@ -44,7 +44,8 @@ class Problem(CenturiaError):
     def body(self) -> bytes:
         """The JSON body, which is also the data of an error inside a stream."""
         error = {"message": str(self), "type": self.type, "param": self.param, "code": self.code}
-        return json.dumps({"error": error}, ensure_ascii=False).encode()
+        # What a caller wrote may stand in it, with half of a surrogate pair.
+        return json.dumps({"error": error}, ensure_ascii=False).encode("utf-8", "replace")
 
 
 def bad_request(message: str, *, param: str | None = None, code: str | None = None, remedy: str = "") -> Problem:
