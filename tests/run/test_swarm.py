@@ -15,7 +15,7 @@ from tests.promises.kit import swarm, the_run, write_job
 async def test_a_resume_with_a_budget_of_nothing_is_refused_and_not_taken_for_no_cap(tmp_path: Path) -> None:
     async with FakeUpstream() as upstream, swarm(tmp_path) as hundred:
         await hundred.run(write_job(tmp_path, upstream, rows=1))
-        with pytest.raises(ConfigurationError, match="budget is 0"):
+        with pytest.raises(ConfigurationError, match="`budget` is 0"):
             await hundred.resume(budget=0.0)
 
 

@@ -97,4 +97,6 @@ async def settled(served: Served, key: dict[str, str]) -> None:
 
 
 async def running(served: Served, key: dict[str, str]) -> bool:
-    return any(each["status"] == "running" for each in (await served.get("/v1/agents/swarm", key)).json["data"])
+    return any(
+        each["status"] in ("starting", "running") for each in (await served.get("/v1/agents/swarm", key)).json["data"]
+    )
