@@ -1,7 +1,7 @@
 """The four ports. Each has at least two real implementations, or it would be no port.
 
 Model       model.client.ModelClient        testing.scripted.ScriptedModel
-Transport   model.http.HttpTransport        model.rehearsal.RehearsalTransport
+Transport   model.direct.DirectTransport    model.http.HttpTransport, model.rehearsal.RehearsalTransport
 ToolHost    toolhost.McpToolHost            testing.tools.LocalToolHost
 Journal     journal.SqliteJournal           testing.journal.MemoryJournal
 """

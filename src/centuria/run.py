@@ -31,7 +31,7 @@ from centuria.launch import Launch
 from centuria.merge import variables as merge_variables
 from centuria.merger import Merged
 from centuria.model.client import ModelClient
-from centuria.model.http import HttpTransport
+from centuria.model.direct import DirectTransport
 from centuria.model.recording import RecordingTransport
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.model.replay import Recording, ReplayTransport, RetryAtOnce
@@ -224,7 +224,7 @@ class Run:
         elif launch.rehearse:
             inner = RehearsalTransport(launch.job.rehearsal, self._variables, self._schema)
         else:
-            inner = HttpTransport()
+            inner = DirectTransport()
         if tape.record is None:
             return inner
         try:

@@ -17,7 +17,7 @@ from centuria.core.money import Ledger
 from centuria.errors import ModelError
 from centuria.events import CallClosed, Event
 from centuria.messages import Completion, Pico
-from centuria.model.http import HttpTransport
+from centuria.model.direct import DirectTransport
 from centuria.testing.replies import Text
 from centuria.testing.transport import Entry, Fault, Faults, Provider, Tariff
 from centuria.testing.upstream import FakeUpstream
@@ -71,7 +71,7 @@ class Stand(Desk):
 @asynccontextmanager
 async def stand(upstream: FakeUpstream, **more: Any) -> AsyncIterator[Stand]:
     """One over real sockets."""
-    transport = HttpTransport()
+    transport = DirectTransport()
     try:
         yield Stand(transport, upstream.base_url, **more)
     finally:

@@ -19,7 +19,7 @@ from centuria.core.warmup import WarmUp
 from centuria.events import CallClosed, CallOpened, Event, Notice, TextDelta, fold
 from centuria.messages import DOLLAR, CallKey, Message, Pico
 from centuria.model.client import ModelClient
-from centuria.model.http import HttpTransport
+from centuria.model.direct import DirectTransport
 from centuria.model.wire import RequestWriter, identity
 from centuria.ports import Caller, ChatRequest, Transport
 from centuria.settings import Endpoint, Secret, Timeouts
@@ -133,7 +133,7 @@ class Desk:
 
 @asynccontextmanager
 async def desk(upstream: FakeUpstream, **more: Any) -> AsyncIterator[Desk]:
-    transport = HttpTransport()
+    transport = DirectTransport()
     try:
         yield Desk(transport, upstream.base_url, **more)
     finally:

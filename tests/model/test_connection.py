@@ -210,6 +210,13 @@ def test_the_first_value_of_a_header_wins_and_names_are_in_lower_case(loop: asyn
     assert call.answer.headers == {"content-length": "5", "x-empty": "", "x-twice": "1"}
 
 
+def test_a_body_that_ends_with_its_connection_is_cut_by_a_reset(loop: asyncio.AbstractEventLoop) -> None:
+    call = Call(loop)
+    call.hear(ANSWERS["until the end"])
+    call.connection.connection_lost(ConnectionResetError())
+    assert call.told()[2:4] == (b"abc", "cut")
+
+
 def test_an_answer_to_head_has_no_body_whatever_it_says(loop: asyncio.AbstractEventLoop) -> None:
     call = Call(loop, bodiless=True)
     call.hear(head(b"Content-Length: 5"))

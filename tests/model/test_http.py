@@ -223,12 +223,12 @@ async def test_a_long_header_and_text_beyond_ascii_pass_both_ways(transport: Tra
 async def test_the_same_request_is_asked_for(transport: Transport) -> None:
     """What a server is told beside what was stated."""
     async with FakeUpstream(lambda body: Text("Hi")) as upstream:
+        host = upstream.base_url.removeprefix("http://").removesuffix("/v1")
         url = f"{upstream.base_url}/chat/completions?a=b%20c&d"
         for method, body in [("POST", BODY), ("POST", b""), ("GET", b"")]:
             await fetch(transport, HttpRequest(method, url, {"X-Mine": "1"}, body))
         told = [(seen.path, {**seen.headers}) for seen in upstream.requests]
         await transport.aclose()
-    host = url.removeprefix("http://").partition("/")[0]
     common = {"host": host, "accept": "*/*", "user-agent": "centuria", "x-mine": "1"}
     for (path, headers), more in zip(
         told,
@@ -294,5 +294,6 @@ async def test_a_proxy_of_the_environment_is_used_but_not_for_the_own_machine(
 
 
 def test_importing_the_room_does_not_import_the_http_client() -> None:
-    code = "import sys, centuria.model.http, centuria.model.client; sys.exit('aiohttp' in sys.modules)"
+    rooms = "centuria.model.http, centuria.model.direct, centuria.model.client"
+    code = f"import sys, {rooms}; sys.exit('aiohttp' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

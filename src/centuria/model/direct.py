@@ -14,7 +14,7 @@ import ssl
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
-from aiohappyeyeballs import AddrInfoType, start_connection
+from aiohappyeyeballs import start_connection
 
 from centuria.errors import ModelError, ModelUnavailable
 from centuria.model.connection import Answer, Connection, broken_off
@@ -28,6 +28,7 @@ from centuria.model.http import (
     transport_closed,
     untrusted,
 )
+from centuria.model.pool import Pool
 from centuria.ports import HttpRequest, HttpResponse
 
 #: An address that is sent as it is written. What has to be encoded, normalised or refused is not here.
@@ -46,8 +47,7 @@ _SPECIAL = frozenset(
     {"accept-encoding", "connection", "content-encoding", "content-length", "expect", "host", "te", "trailer"}
     | {"transfer-encoding", "upgrade"}
 )
-#: Seconds for which a name's addresses are known, and until the next of them is tried beside the one before.
-_NAME_LIFE = 10.0
+#: Seconds until the next address of a name is tried beside the one before.
 _NEXT_ADDRESS = 0.25
 #: Seconds for connections that were told to end.
 _LAST = 1.0
@@ -60,58 +60,12 @@ class _Route:
 
     __slots__ = ("heads", "host_line", "pool", "target")
 
-    def __init__(self, pool: _Pool, target: str, host_line: str) -> None:
+    def __init__(self, pool: Pool, target: str, host_line: str) -> None:
         self.pool = pool
         self.target = target
         self.host_line = host_line
         #: By method and headers: all of a head but the length of its body. None: not ours.
         self.heads: dict[tuple[object, ...], bytes | None] = {}
-
-
-class _Pool:
-    """Whom connections lead to, and those that are idle: the last to come is the first to go, so that the rest age."""
-
-    __slots__ = ("addresses", "fresh_until", "host", "idle", "port", "resolving", "tls")
-
-    def __init__(self, host: str, port: int, *, tls: bool) -> None:
-        self.host = host
-        self.port = port
-        self.tls = tls
-        self.idle: list[Connection] = []
-        self.addresses: list[AddrInfoType] = []
-        self.fresh_until = 0.0
-        self.resolving = asyncio.Lock()
-
-    def take(self, now: float) -> Connection | None:
-        idle = self.idle
-        while idle:
-            connection = idle.pop()
-            if connection.open and connection.since > now - KEEP_ALIVE:
-                return connection
-            connection.drop()
-        return None
-
-    def sweep(self, now: float) -> None:
-        """Drop what has been idle for too long."""
-        old = 0
-        for connection in self.idle:
-            if connection.open and connection.since > now - KEEP_ALIVE:
-                break
-            connection.drop()
-            old += 1
-        del self.idle[:old]
-
-    async def resolve(self, loop: asyncio.AbstractEventLoop) -> list[AddrInfoType]:
-        """The host's addresses. Those who ask at once wait for one answer. Raises `OSError`, `UnicodeError`."""
-        async with self.resolving:
-            if not self.addresses or loop.time() >= self.fresh_until:
-                self.addresses = list(
-                    await loop.getaddrinfo(
-                        self.host, self.port, type=socket.SOCK_STREAM, proto=socket.IPPROTO_TCP
-                    )
-                )  # fmt: skip
-                self.fresh_until = loop.time() + _NAME_LIFE
-            return self.addresses
 
 
 class DirectTransport:
@@ -123,7 +77,7 @@ class DirectTransport:
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._routes: dict[str, _Route | None] = {}
-        self._pools: dict[tuple[str, int, bool], _Pool] = {}
+        self._pools: dict[tuple[str, int, bool], Pool] = {}
         self._connections: set[Connection] = set()
         self._tls: ssl.SSLContext | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -161,7 +115,7 @@ class DirectTransport:
 
     # -- for an exchange ---------------------------------------------------------------------------------------------
 
-    def _begin(self, request: HttpRequest) -> tuple[asyncio.AbstractEventLoop, _Pool, bytes] | HttpTransport:
+    def _begin(self, request: HttpRequest) -> tuple[asyncio.AbstractEventLoop, Pool, bytes] | HttpTransport:
         """Whom to ask and the bytes to write; or the transport that knows how. Raises `ModelRefused`."""
         if self._closed:
             raise transport_closed()
@@ -208,11 +162,11 @@ class DirectTransport:
         port = int(found[3] or (443 if tls else 80))
         pool = self._pools.get((host, port, tls))
         if pool is None:
-            pool = self._pools[host, port, tls] = _Pool(host, port, tls=tls)
+            pool = self._pools[host, port, tls] = Pool(host, port, tls=tls)
         line = found[2].lower() + (f":{port}" if port != (443 if tls else 80) else "")
         return _Route(pool, (found[4] or "/") + (found[5] or ""), line)
 
-    async def _connect(self, loop: asyncio.AbstractEventLoop, pool: _Pool, timeout: float) -> Connection:
+    async def _connect(self, loop: asyncio.AbstractEventLoop, pool: Pool, timeout: float) -> Connection:
         """A connection that is ready to be asked. Raises `ModelUnavailable` (kind "connect"), `ModelDenied`."""
         connection = Connection(loop, lambda freed: self._free(pool, freed), self._connections.add, self._gone)
         limit = asyncio.timeout(timeout)
@@ -244,7 +198,7 @@ class DirectTransport:
             self._tls.set_alpn_protocols(["http/1.1"])
         return self._tls
 
-    def _free(self, pool: _Pool, connection: Connection) -> None:
+    def _free(self, pool: Pool, connection: Connection) -> None:
         loop = self._loop
         if self._closed or loop is None:
             connection.drop()
