@@ -10,7 +10,7 @@ import pytest
 
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
-from centuria.testing.replies import Text
+from centuria.testing.replies import Raw, Text
 from tests.gateway.served import ASKED, one, raw, serving, usage
 
 VIDEO = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://example.com/v.mp4"}}]}]
@@ -75,3 +75,14 @@ async def test_a_field_that_is_no_unicode_is_the_callers_mistake() -> None:
         async with it.session.post(f"{it.url}/v1/agents/swarm/spawn", data=b'{"\\ud800": 1}', headers=key) as response:
             assert response.status == 400
             assert (await response.json())["error"]["param"] == "?"
+
+
+@pytest.mark.parametrize("choice", [None, "x", {"message": "x"}, {"message": {"tool_calls": 5}}, {"message": [1]}])
+async def test_a_choice_that_is_none_in_place_of_a_stream_is_the_upstreams_fault(choice: object) -> None:
+    said = json.dumps({"choices": [choice], "usage": {"prompt_tokens": 5, "completion_tokens": 5}}).encode()
+    reply = Raw((said,), content_type="application/json")
+    async with FakeUpstream(lambda _: reply) as upstream, serving(one(upstream)) as it:
+        got = await it.ask(await it.add_key("a"), stream=True)
+        assert (got.status, got.code) == (502, "upstream_error")
+        assert [row.end for row in it.rows] == ["failed"]
+        assert it.rows[0].cost > 0

@@ -182,13 +182,16 @@ def whole_usage(body: bytes, *, secret: str = "") -> tuple[Usage | None, ModelEr
 
 
 def as_stream(body: bytes, *, keep_usage: bool) -> bytes:
-    """A whole answer as the events of a stream, from an upstream that did not stream."""
+    """A whole answer as the events of a stream, from an upstream that did not stream. Raises `ModelRefused`."""
     value = from_json(body)
     usage = value.pop("usage", None)
     choices = []
     for choice in value.get("choices", []):
-        message = choice.get("message") or {}
-        calls = [{"index": index, **call} for index, call in enumerate(message.get("tool_calls") or [])]
+        message = (choice.get("message") or {}) if isinstance(choice, dict) else None
+        asked = (message.get("tool_calls") or []) if isinstance(message, dict) else None
+        if not isinstance(message, dict) or not isinstance(asked, list) or not all(isinstance(c, dict) for c in asked):
+            raise ModelRefused("The upstream sent a choice that is none.", kind="rubbish")
+        calls = [{"index": index, **call} for index, call in enumerate(asked)]
         delta = {**message, "tool_calls": calls} if calls else message
         choices.append({"index": choice.get("index", 0), "delta": delta, "finish_reason": choice.get("finish_reason")})
     head = {**value, "object": "chat.completion.chunk"}
