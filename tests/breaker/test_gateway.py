@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
+from centuria.gateway.app import Presence
+from centuria.gateway.web import CONNECTION, ClientGone
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Raw, Text
@@ -86,3 +90,32 @@ async def test_a_choice_that_is_none_in_place_of_a_stream_is_the_upstreams_fault
         assert (got.status, got.code) == (502, "upstream_error")
         assert [row.end for row in it.rows] == ["failed"]
         assert it.rows[0].cost > 0
+
+
+class _Closing:
+    """A connection that closes when it is watched, and is lost a moment later."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+
+    def when_lost(self, call: Callable[[], None] | None) -> None:
+        if call is not None:
+            call()
+            self.loop.call_soon(call)
+
+
+async def test_a_client_that_goes_and_then_is_lost_has_gone_once() -> None:
+    async def receive() -> MutableMapping[str, Any]:
+        raise AssertionError("nothing is received")
+
+    gone = False
+    try:
+        async with Presence({"headers": [], CONNECTION: _Closing()}, receive) as presence:
+            presence.watch()
+            try:
+                await asyncio.sleep(5)
+            finally:
+                await asyncio.sleep(0)  # the end of something, in which it is lost
+    except ClientGone:
+        gone = True
+    assert gone

@@ -163,8 +163,9 @@ class Presence:
         self._left()
 
     def _left(self) -> None:
-        self._gone = True
-        if self._task is not None:
+        """Once: a connection that is closing says so when it is watched, and again when it is lost."""
+        if not self._gone and self._task is not None:
+            self._gone = True
             self._task.cancel()
 
     async def __aenter__(self) -> Presence:
