@@ -119,3 +119,13 @@ async def test_a_client_that_goes_and_then_is_lost_has_gone_once() -> None:
     except ClientGone:
         gone = True
     assert gone
+
+
+async def test_a_number_that_is_too_large_is_refused_and_the_word_for_it_is_passed_on() -> None:
+    async with FakeUpstream(lambda _: Text("Hi.")) as upstream, serving(one(upstream)) as it:
+        key = await it.add_key("a")
+        url, large = f"{it.url}/v1/chat/completions", json.dumps({**ASKED, "top_k": 7}).replace("7", "1e999")
+        async with it.session.post(url, data=large, headers=key) as response:
+            assert response.status == 400
+        assert (await it.ask(key, user="-Infinity")).status == 200
+        assert len(upstream.requests) == 1

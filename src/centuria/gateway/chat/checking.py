@@ -81,7 +81,10 @@ def written(fields: Mapping[str, Any]) -> bytes:
     """A request's body. It is always written anew: a name that stands twice in what came means one thing to us and
     another to an upstream. Raises `Problem` (400)."""
     try:
-        return to_json(fields)
+        body = to_json(fields)
+        if b"Infinity" in body:  # a number such as 1e999, which no JSON can say again; or a word
+            from_json(body, allow_inf_nan=False)
+        return body
     except ValueError as error:
         raise bad_request(f"The body cannot be passed on: {str(error)[:200]}.") from None
 
