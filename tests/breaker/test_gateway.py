@@ -129,3 +129,13 @@ async def test_a_number_that_is_too_large_is_refused_and_the_word_for_it_is_pass
             assert response.status == 400
         assert (await it.ask(key, user="-Infinity")).status == 200
         assert len(upstream.requests) == 1
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/agents/swarm/spawn", "/v1/mcp/tools", "/session"])
+async def test_a_body_of_a_million_lists_is_refused_before_it_is_read(path: str) -> None:
+    async with FakeUpstream() as upstream, serving(one(upstream)) as it:
+        headers = {**await it.add_key("a"), "Content-Type": "application/json"}
+        body = b'{"x": [' + b"[]," * 1_000_000 + b"0]}"
+        async with it.session.post(it.url + path, data=body, headers=headers) as response:
+            assert response.status == 400
+            assert (await response.json())["error"]["code"] == "too_many_parts"

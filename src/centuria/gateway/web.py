@@ -23,6 +23,7 @@ from typing import Any, Literal, Protocol
 from urllib.parse import parse_qsl, unquote
 
 from centuria.core.strict_json import strict_json
+from centuria.gateway.parts import check_parts
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, bad_request, not_found
 
@@ -74,6 +75,7 @@ class Request:
 
     def json(self) -> Any:
         """The body as strict JSON. Raises `Problem` (400)."""
+        check_parts(self.body)
         try:
             return strict_json(self.body.decode())
         except (ValueError, RecursionError) as error:

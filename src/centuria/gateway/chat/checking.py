@@ -11,6 +11,7 @@ from typing import Any
 
 from pydantic_core import from_json, to_json
 
+from centuria.gateway.parts import check_parts
 from centuria.gateway.problems import bad_request
 
 _MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
@@ -48,6 +49,7 @@ class Question:
 
 def parse(body: bytes) -> dict[str, Any]:
     """The body as a JSON object. Raises `Problem` (400)."""
+    check_parts(body)
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:
