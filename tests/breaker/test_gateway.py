@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
@@ -136,6 +137,6 @@ async def test_a_body_of_a_million_lists_is_refused_before_it_is_read(path: str)
     async with FakeUpstream() as upstream, serving(one(upstream)) as it:
         headers = {**await it.add_key("a"), "Content-Type": "application/json"}
         body = b'{"x": [' + b"[]," * 1_000_000 + b"0]}"
-        async with it.session.post(it.url + path, data=body, headers=headers) as response:
+        async with it.session.post(it.url + path, data=io.BytesIO(body), headers=headers) as response:
             assert response.status == 400
             assert (await response.json())["error"]["code"] == "too_many_parts"
