@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+from collections.abc import MutableMapping
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -28,6 +29,7 @@ from centuria.gateway.web import (
     CALLER,
     CONNECTION,
     ClientGone,
+    Mount,
     Receive,
     Reply,
     Request,
@@ -64,9 +66,10 @@ class App:
             raise ValueError(f"the gateway speaks HTTP alone, not {scope['type']}")
         request = _request(scope)
         try:
-            mount = await self._mounted(request)
+            self._check_where_from(request)
+            mount = self._router.mounted(request.path)
             if mount is not None:
-                await mount({**scope, CALLER: request.key}, receive, send)
+                await self._pass_on(mount, request, scope, receive, send)
                 return
             async with Presence(scope, receive) as presence:
                 await self._serve(request, presence, send)
@@ -74,17 +77,23 @@ class App:
             return
         except Problem as problem:
             await _send(told(problem), request, send)
-        except StoreUnavailable as error:
-            await _send(told(store_unavailable(error)), request, send)
 
-    async def _mounted(self, request: Request) -> Any:
-        """The application below this path, if there is one. Raises `Problem`."""
-        self._check_where_from(request)
-        mount = self._router.mounted(request.path)
-        if mount is None:
-            return None
-        request.key = await self._identify(request)
-        return mount.app
+    async def _pass_on(self, mount: Mount, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+        """To the application below this path, for the key that asks."""
+        begun = False
+
+        async def sent(message: MutableMapping[str, Any]) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            request.key = await self._ring.identify(request)
+            await mount.app({**scope, CALLER: request.key}, receive, sent)
+        except Exception as error:  # the edge of a request
+            answer = _answer_to(error, request)
+            if not begun:  # else it is cut, so that nobody takes it for whole
+                await _send(answer, request, send)
 
     async def _serve(self, request: Request, presence: Presence, send: Send) -> None:
         try:
@@ -95,19 +104,10 @@ class App:
                 presence.awaited = False
             presence.watch()
             answer = await route.handler(request)
-        except Problem as problem:
-            answer = told(problem)
-        except StoreUnavailable as error:
-            answer = told(store_unavailable(error))
-        except CenturiaError as error:
-            _log.warning("%s: %s", request.id, error.message)
-            answer = told(unavailable(str(error)))
         except ClientGone:
             raise
-        except Exception:
-            # The edge of a request: whatever it is, it is ours, and no other request's.
-            _log.exception("%s failed", request.id)
-            answer = told(Problem(500, "server_error", "The gateway failed.", code="internal_error"))
+        except Exception as error:  # the edge of a request
+            answer = _answer_to(error, request)
         if presence.awaited:
             # Its body was not asked for, so what comes next on this connection may be that or another request.
             answer.headers = {**answer.headers, "Connection": "close"}
@@ -126,12 +126,9 @@ class App:
     async def _authorise(self, route: Route, request: Request) -> None:
         if route.access == "public":
             return
-        request.key = await self._identify(request)
+        request.key = await self._ring.identify(request)
         if route.access == "admin" and not request.key.admin:
             raise forbidden("This is for admin keys.", remedy="Make one: centuria keys add NAME --admin")
-
-    async def _identify(self, request: Request) -> Any:
-        return await self._ring.identify(request)
 
 
 class Presence:
@@ -174,10 +171,17 @@ class Presence:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         if self._connection is not None:
             self._connection.when_lost(None)
+        late: asyncio.CancelledError | None = None
         if self._watcher is not None:
             self._watcher.cancel()
+            try:
+                await asyncio.gather(self._watcher, return_exceptions=True)
+            except asyncio.CancelledError as cancelled:  # ours perhaps, of this very moment
+                late = cancelled
         if self._gone and self._task is not None and self._task.uncancel() == 0:
             raise ClientGone
+        if late is not None:
+            raise late
 
 
 async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
@@ -230,6 +234,21 @@ def _header(value: str) -> bytes:
     if value.isascii() and value.isprintable():
         return value.encode()
     return quote(value, safe=" !#$%&'()*+,/:;=?@[]").encode()
+
+
+def _answer_to(error: Exception, request: Request) -> Reply:
+    """What is said of an error that ended a request; whatever is unforeseen is ours, and no other request's."""
+    match error:
+        case Problem():
+            return told(error)
+        case StoreUnavailable():
+            return told(store_unavailable(error))
+        case CenturiaError():
+            _log.warning("%s: %s", request.id, error.message)
+            return told(unavailable(str(error)))
+        case _:
+            _log.error("%s failed", request.id, exc_info=error)
+            return told(Problem(500, "server_error", "The gateway failed.", code="internal_error"))
 
 
 def told(problem: Problem) -> Reply:

@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
 
-from centuria.gateway.web import Reply, Request, Route, Router, Streaming
-from centuria.testing import FakeUpstream
-from tests.gateway.served import Served, one, serving
+from centuria.gateway.server import Server, listen
+from centuria.gateway.settings import GatewaySettings
+from centuria.gateway.web import Mount, Receive, Reply, Request, Route, Scope, Send, Streaming
+from tests.gateway.kit import Caller, app_of
 
 
-def routed(served: Served, *routes: Route) -> None:
-    served.gateway.app._router = Router(routes)
+@asynccontextmanager
+async def answering(*routes: Route, mounts: Sequence[Mount] = ()) -> AsyncIterator[Caller]:
+    """A caller of these rooms behind the gateway's own server."""
+    settings = GatewaySettings({})
+    server = Server(app_of(settings, routes, mounts), settings.caps)
+    listener = listen("127.0.0.1", 0)
+    task = asyncio.create_task(server.serve(listener, signals=False))
+    try:
+        async with aiohttp.ClientSession() as session:
+            yield Caller(session, f"http://127.0.0.1:{listener.getsockname()[1]}")
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        listener.close()
 
 
 async def test_a_handler_that_fails_is_a_500_that_says_nothing_and_a_log_that_says_all(
@@ -23,14 +38,52 @@ async def test_a_handler_that_fails_is_a_500_that_says_nothing_and_a_log_that_sa
     async def fail(request: Request) -> Reply:
         raise ValueError("an inner secret")
 
-    async with FakeUpstream() as upstream, serving(one(upstream)) as served:
-        key = await served.add_key("a")
-        routed(served, Route("GET", "/fail", fail))
-        got = await served.get("/fail", key)
-        assert (got.status, got.error["type"], got.code) == (500, "server_error", "internal_error")
-        assert b"secret" not in got.body
+    async with answering(Route("GET", "/fail", fail)) as call:
+        got = await call("GET", "/fail")
+        assert (got.status, got.error["type"], got.error["code"]) == (500, "server_error", "internal_error")
+        assert "secret" not in str(got.body)
         assert got.headers["x-request-id"] in caplog.text
         assert "an inner secret" in caplog.text
+
+
+async def test_an_application_below_a_path_that_fails_is_the_same_500_and_one_that_had_begun_is_cut(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].endswith("/begun"):
+            await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"9")]})
+            await send({"type": "http.response.body", "body": b"x", "more_body": True})
+        raise ExceptionGroup("several", [ValueError("an inner secret")])
+
+    async with answering(mounts=[Mount("/below", fails)]) as call:
+        got = await call("POST", "/below", {})
+        assert (got.status, got.error["code"]) == (500, "internal_error")
+        assert "secret" not in str(got.body)
+        assert got.headers["x-request-id"] in caplog.text
+        assert "an inner secret" in caplog.text
+        with pytest.raises(aiohttp.ClientError):
+            await call("GET", "/below/begun")
+        assert (await call("GET", "/below", token="nobody")).status == 401
+
+
+async def test_what_watches_for_the_client_at_a_server_of_others_has_ended_with_the_request() -> None:
+    async def ok(request: Request) -> Reply:
+        await asyncio.sleep(0)  # the watcher has begun
+        return Reply()
+
+    async def receive() -> dict[str, Any]:
+        await asyncio.Event().wait()
+        return {}
+
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "GET", "path": "/", "headers": [(b"host", b"localhost")]}
+    await app_of(GatewaySettings({}), [Route("GET", "/", ok, access="public")])(scope, receive, send)
+    assert sent[0]["status"] == 200
+    assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_the_work_behind_a_stream_ends_however_its_reader_goes() -> None:
@@ -55,16 +108,14 @@ async def test_the_work_behind_a_stream_ends_however_its_reader_goes() -> None:
     async def breaks(request: Request) -> Streaming:
         return Streaming(broken(), end=end)
 
-    async with FakeUpstream() as upstream, serving(one(upstream)) as served:
-        key = await served.add_key("a")
-        routed(served, Route("GET", "/stream", stream), Route("GET", "/breaks", breaks))
-        async with served.session.get(f"{served.url}/stream", headers=key) as response:
-            await begun.wait()
-            response.close()
+    async with answering(Route("GET", "/stream", stream), Route("GET", "/breaks", breaks)) as call:
+        going = asyncio.create_task(call("GET", "/stream"))
+        await begun.wait()
+        going.cancel()
         await asyncio.wait_for(ended.wait(), 5)
         ended.clear()
         with pytest.raises(aiohttp.ClientError):  # cut, so that nobody takes it for whole
-            await served.get("/breaks", key)
+            await call("GET", "/breaks")
         await asyncio.wait_for(ended.wait(), 5)
 
 
@@ -86,9 +137,8 @@ async def test_a_name_that_no_header_can_carry_is_written_another_way(value: str
     async def tell(request: Request) -> Reply:
         return Reply(headers={"X-Name": value})
 
-    async with FakeUpstream() as upstream, serving(one(upstream)) as served:
-        routed(served, Route("GET", "/", tell, access="public"))
-        got = await served.get("/", {})
+    async with answering(Route("GET", "/", tell, access="public")) as call:
+        got = await call("GET", "/")
         assert got.status == 200
         assert got.headers["x-name"].isascii()
         assert "set-cookie" not in got.headers
