@@ -16,6 +16,7 @@ from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.shape import CapsShape, DeploymentShape, GatewayFileShape, GatewayShape, SwarmsShape
+from centuria.settings import ToolServer
 from centuria.testing.upstream import FakeUpstream, Text
 from tests.gateway.serving import deployment, run, serving
 from tests.servers.installed import CLIENTS_PYTHON, require
@@ -113,9 +114,10 @@ async def test_every_code_of_the_table_is_one_that_the_gateway_says() -> None:
 
 
 async def test_the_metrics_on_the_page_are_there(tmp_path: Path) -> None:
-    settings = GatewaySettings({}, store=str(tmp_path / "gateway.db"))
+    files = ToolServer("files", "files", builtin="file_read", options={"roots": [str(tmp_path)]}, required=True)
+    settings = GatewaySettings({}, store=str(tmp_path / "gateway.db"), servers=(files,))
     async with Gateway(replace(settings, swarms=replace(settings.swarms, folder=tmp_path / "runs"))) as gateway:
-        text = "".join(gateway.tally.lines([]))
+        text = gateway.metrics()
     for name in re.findall(r"`(centuria_\w+)`", DOC):
         assert f"# TYPE {name} " in text, name
 

@@ -150,8 +150,11 @@ class Gateway:
         return Reply.of({"status": "ready"})
 
     async def _metrics(self, request: Request) -> Reply:
-        text = "".join(self.tally.lines(self._gauges()))
-        return Reply(text.encode(), type="text/plain; version=0.0.4; charset=utf-8")
+        return Reply(self.metrics().encode(), type="text/plain; version=0.0.4; charset=utf-8")
+
+    def metrics(self) -> str:
+        """What was done and is under way, in Prometheus's text format."""
+        return "".join(self.tally.lines(self._gauges()))
 
     def _gauges(self) -> Iterator[Sample]:
         yield "in_flight", {}, self.funnel.in_flight()
@@ -166,6 +169,14 @@ class Gateway:
             yield "upstream_waiting", {"deployment": lane.deployment.name}, len(lane.queue)
         for lane in lanes:
             yield "upstream_closed", {"deployment": lane.deployment.name}, lane.governor.closed_until() is not None
+        # Of the operator's own servers and tools alone: what keys registered would be labels without end.
+        tools = self.tools.occupancy()
+        for tool in tools:
+            yield "tool_in_use", {"resource": tool.resource}, tool.in_use
+        for tool in tools:
+            yield "tool_limit", {"resource": tool.resource}, tool.limit
+        for tool in tools:
+            yield "tool_waiting", {"resource": tool.resource}, tool.waiting
 
 
 def is_loopback(host: str) -> bool:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 from centuria.gateway.metrics import Tally
 from centuria.gateway.ports import AttemptRow
 from centuria.messages import DOLLAR
+from centuria.settings import ToolServer
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Text
 from tests.gateway.served import one, serving, usage
@@ -45,6 +47,29 @@ def test_a_models_name_breaks_out_of_no_label() -> None:
     lines = [line for line in "".join(tally.lines([("gauge", {"x": 'a"\n'}, 1.5)])).splitlines() if line[0] != "#"]
     assert all(LINE.fullmatch(line) for line in lines)
     assert not any(line.startswith("fake_metric") for line in lines)
+
+
+async def test_calls_of_the_operators_tools_are_told_by_server_and_tool_and_those_of_keys_are_not(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("Hello.")
+    files = ToolServer("files", "files", builtin="file_read", options={"roots": [str(tmp_path)]}, required=True)
+    async with FakeUpstream() as upstream, serving(one(upstream, servers=(files,))) as served:
+        admin = await served.add_key("a", admin=True)
+        entry = {"name": "mine", "tool": "files__file_read", "limit": 1}
+        url = f"{served.url}/v1/mcp/tools"
+        async with served.session.post(url, json=entry, headers=admin) as got:
+            assert got.status in (200, 201), await got.text()
+        asked = {"path": "a.txt"}
+        async with served.session.post(f"{url}/mine/invoke", json=asked, headers=admin) as got:
+            assert got.status == 200, await got.text()
+        found = values((await served.get("/metrics", admin)).body.decode())
+    told = {name: value for name, value in found.items() if name.startswith("centuria_tool_")}
+    assert "mine" not in str(told)
+    assert told['centuria_tool_limit{resource="tool:files__file_read"}'] > 1
+    assert told['centuria_tool_limit{resource="server:files"}'] > 1
+    for what in ("in_use", "waiting"):
+        assert [value for name, value in told.items() if what in name] == [0] * (len(told) // 3)
 
 
 async def test_the_page_of_metrics_is_for_admins_and_tells_what_is_under_way() -> None:

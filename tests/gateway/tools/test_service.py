@@ -158,11 +158,11 @@ async def test_limits_change_while_calls_wait() -> None:
     async with service_of(slow_web(limit=1)) as service:
         calls = [asyncio.create_task(service.invoke(ALICE, f"a{n}", "web_search", {"query": "x"})) for n in range(5)]
         await asyncio.sleep(0.5)
-        service.set_limit("server:web", 4, "by hand")
+        service.calls.turns.set_limit("server:web", 4, "by hand")
         await asyncio.gather(*calls)
         assert now() == 2.0  # three more at once, and the last when the first ends
         with pytest.raises(KeyError):
-            service.set_limit("tool:nothing", 4, "by hand")
+            service.calls.turns.set_limit("tool:nothing", 4, "by hand")
 
 
 async def test_nothing_grows_with_the_number_of_calls() -> None:

@@ -39,10 +39,13 @@ from centuria.gateway.tools.naming import Names, unknown
 from centuria.gateway.tools.registry import Registry
 from centuria.gateway.tools.remote import Remotes
 from centuria.gateway.tools.shared import SharedTools
+from centuria.leasing import lease_resource
 from centuria.ports import Caller, HostedTool, Listener, ServerState, ToolHost
 from centuria.settings import ToolServer
 from centuria.toolanswers import MAY_HAVE_HAPPENED
+from centuria.toolgates import server_resource
 from centuria.toolhost import McpToolHost
+from centuria.turns import tool_resource
 
 #: Calls at once of tools that go by these names, where the operator says nothing else.
 USUAL_LIMITS: Mapping[str, int] = {"web_search": 20, "code_exec": 5, "file_read": 30}
@@ -153,12 +156,11 @@ class ToolService:
         return self.calls.host.servers()
 
     def occupancy(self) -> Sequence[Gauge]:
-        """How busy servers and tools are, and have been."""
-        return self.calls.gauges.all()
-
-    def set_limit(self, resource: str, limit: int, reason: str) -> None:
-        """How many calls there are at once (`server:SLUG`, `tool:NAME`, `lease:SLUG`). Raises `KeyError`."""
-        self.calls.turns.set_limit(resource, limit, reason)
+        """How busy the operator's servers and tools are, and have been: those that are there now."""
+        resources = {tool_resource(tool.name) for tool in self.calls.host.catalogue()}
+        for state in self.servers():
+            resources |= {server_resource(state.slug), lease_resource(state.slug)}
+        return [gauge for gauge in self.calls.gauges.all() if gauge.resource in resources]
 
     def limit(self, tool: HostedTool) -> int:
         """How many calls of it the operator lets run at once: its own limit, or that of its server if that is less."""
