@@ -71,6 +71,8 @@ class Swarms:
         self._settled = False
         self._group = asyncio.TaskGroup()
         self._working: dict[str, Work] = {}
+        #: Those that are being kept, to be begun: the same request again waits for the same swarm.
+        self._accepting: dict[str, asyncio.Task[Kept | CenturiaError]] = {}
         #: Swarms of each key that work or are about to.
         self._running: Counter[str] = Counter()
         self.archive = Archive(self._runs, settings.swarms)
@@ -236,11 +238,19 @@ class Swarms:
         budget = await self._terms.budget(key, model, found.budget)
         kept = Kept(id, key, found.title, model, budget, digest, self._runs.id, self._wall())
         job = await asyncio.to_thread(self._terms.job, kept, found)  # what is wrong is said before anything is kept
-        self._take_turn(key)
-        # Whoever goes away from now on leaves a swarm behind, and never half of one.
-        done = await asyncio.shield(self._group.create_task(self._accept(kept, found, job, value)))
+        done: Kept | CenturiaError
+        if (work := self._working.get(id)) is not None:  # begun since it was looked for above
+            done = work.kept
+        else:
+            if id not in self._accepting:
+                self._take_turn(key)
+                self._accepting[id] = self._group.create_task(self._accept(kept, found, job, value))
+            # Whoever goes away from now on leaves a swarm behind, and never half of one.
+            done = await asyncio.shield(self._accepting[id])
         if isinstance(done, CenturiaError):
             raise done
+        if done.digest != digest:
+            raise idempotency_key_reused()
         return done
 
     async def _accept(self, kept: Kept, found: Wanted, job: Job, value: Any) -> Kept | CenturiaError:
@@ -261,6 +271,7 @@ class Swarms:
             _log.exception("%s could not be begun", kept.id)
             return unavailable("The swarm could not be begun.")
         finally:
+            del self._accepting[kept.id]
             self._give_turn(kept.key)
 
     async def _check_open(self) -> None:
