@@ -15,7 +15,7 @@ from centuria.journal.place import network_kind
 
 #: "cent", as a gateway's store: marks the file for `file` and for us.
 APPLICATION_ID = 0x63656E67
-_PAGES = 32 * 1024  # KiB of pages that a connection keeps
+_PAGES = 8 * 1024
 
 _TABLES = """
 CREATE TABLE keys (

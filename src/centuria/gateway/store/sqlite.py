@@ -34,8 +34,8 @@ T = TypeVar("T")
 
 #: Seconds that reading and writing wait while another program holds the file locked.
 PATIENCE = 5.0
-#: Rows in one statement, at most: before each statement the interpreter is given away and then waited for.
-_ROWS = 50
+#: Rows of one statement.
+_SIZES = (64, 16, 4, 1)
 _MOST = 2**63 - 1
 _NEVER = 9e15
 
@@ -231,8 +231,8 @@ def _insert(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> Sequence
         for there in db.execute(known, [value for id in fresh for value in id]).fetchall():
             del fresh[there]
         rows = list(fresh.values())
-        if rows:
-            _insert_all(db, rows)
+        for some in _parts(rows):
+            _insert_all(db, some)
     return rows
 
 
@@ -244,8 +244,12 @@ def _insert_all(db: sqlite3.Connection, rows: Sequence[tuple[Any, ...]]) -> None
 
 
 def _parts(rows: Sequence[T]) -> Iterator[Sequence[T]]:
-    for start in range(0, len(rows), _ROWS):
-        yield rows[start : start + _ROWS]
+    """In few sizes: each is a statement of its own, which stays prepared, with the values that it was last given."""
+    start = 0
+    for size in _SIZES:
+        while len(rows) - start >= size:
+            yield rows[start : start + size]
+            start += size
 
 
 def _pay(db: sqlite3.Connection, gateway: str, key: str, cost: Pico, held: Pico) -> None:
