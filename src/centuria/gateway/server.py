@@ -21,6 +21,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
 from centuria.errors import ConfigurationError
+from centuria.gateway.corked import CorkedTransport
 from centuria.gateway.settings import Caps
 from centuria.gateway.web import CONNECTION, Asgi
 
@@ -59,6 +60,7 @@ class CappedProtocol(HttpToolsProtocol):
         self._whole_by = 0.0
         self._reader: asyncio.TimerHandle | None = None
         super().connection_made(transport)
+        self.transport = CorkedTransport(transport, self.loop)  # type: ignore[assignment]
         if len(self.connections) > self.caps.connections:
             transport.write(_FULL)
             transport.close()
