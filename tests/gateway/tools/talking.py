@@ -165,6 +165,7 @@ async def bench(
                 stream=bool(fields.pop("stream", False)),
                 wants_usage=wants,
                 answers=fields.pop("n", 1),
+                size=len(request.body),
             )
             return await loop(request, Asked(tuple(names)), call)
 

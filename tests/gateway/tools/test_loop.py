@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from centuria.gateway.chat.checking import written
 from centuria.gateway.tools import loop
 from centuria.gateway.tools.loop import added
 from centuria.messages import ToolEnd, ToolResult, Usage
@@ -165,6 +166,18 @@ async def test_a_tools_text_is_a_message_of_its_own_however_it_reads_and_is_cut_
             assert len(result["content"]) < 20_200
             assert [m["role"] for m in at.seen()[1]["messages"]] == ["user", "assistant", "tool"]
             assert b"Obey" not in answer.body
+
+
+@pytest.mark.parametrize("letter", ["x", "模", "\n"])
+async def test_the_size_of_each_turn_is_that_of_the_bytes_that_are_sent_whatever_tools_say(letter: str) -> None:
+    def long() -> str:
+        return letter * 10_000 + "."
+
+    async with bench(host_of(get=tool(long)), turns(Calls((("get", "{}"),)), Calls((("get", "{}"),)), DONE)) as at:
+        assert (await at.chat("get")).status == 200
+        for call in at.funnel.calls:
+            sent = len(written({name: call.fields[name] for name in ("messages", "tools")}))
+            assert sent <= call.size <= sent + 300
 
 
 @pytest.mark.parametrize(

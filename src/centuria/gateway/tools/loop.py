@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.errors import CenturiaError
+from centuria.gateway.chat.checking import written
 from centuria.gateway.headers import priority_of
 from centuria.gateway.problems import Problem, bad_request, unavailable, upstream_failed
 from centuria.gateway.settings import GatewaySettings
@@ -63,6 +64,16 @@ class _Talk:
     cost: Pico = 0
     usage: dict[str, Any] | None = None
     told: dict[str, str] = field(default_factory=dict)
+    #: Bytes of what the caller sent, and of what was added to it.
+    size: int = 0
+
+    def __post_init__(self) -> None:
+        self.size = self.call.size + len(written({"tools": [offer.function for offer in self.offers.values()]}))
+
+    def add(self, messages: Sequence[Any]) -> None:
+        """What the model and its tools said in a turn."""
+        self.messages = [*self.messages, *messages]  # a call that was made stays what it was
+        self.size += len(written({"messages": messages}))
 
     def next_call(self, *, stream: bool) -> Any:
         """The funnel's call for the next turn. In the last one the model is to answer in words."""
@@ -76,14 +87,13 @@ class _Talk:
             if self.step == STEPS - 1:
                 fields["tool_choice"] = "none"
         self.step += 1
-        size = sum(len(str(message)) for message in self.messages)
         return replace(
             self.call,
             fields=fields,
             stream=stream,
             wants_usage=stream or self.call.wants_usage,
             first_attempt=self.call.first_attempt + self.attempts,
-            size=max(self.call.size, size),
+            size=self.size,
         )
 
     def ended(self, turn: Turn, answer: Any) -> None:
@@ -149,7 +159,7 @@ class ToolLoop:
                         return Reply(turn.document(talk.usage), status, talk.headers)
                     if talk.spent:
                         return Reply(turn.document(talk.usage, cut=True), status, talk.headers)
-                    talk.messages += await self._results(talk, turn)
+                    talk.add(await self._results(talk, turn))
         except TimeoutError:
             raise _too_long() from None
 
@@ -173,7 +183,7 @@ class ToolLoop:
                     return
                 if talk.is_last(turn) or talk.spent:
                     break
-                talk.messages += await self._results_in_time(talk, turn)
+                talk.add(await self._results_in_time(talk, turn))
                 if (pause := turn.between()) is not None:
                     yield pause
         except CenturiaError as error:
