@@ -113,6 +113,44 @@ async def test_who_goes_in_the_tick_in_which_its_turn_came_gives_it_on() -> None
 
 
 @virtual_clock
+async def test_what_keys_used_is_forgotten_once_it_is_full_again_and_not_before() -> None:
+    rates = KeyRates(Caps())
+    busy = Key("busy", "busy", rpm=2)
+    for number in range(2_000):
+        await admitted(rates, Key(f"k{number}", "k", rpm=60, tpm=6_000))
+        await asyncio.sleep(1)
+        if number % 30 == 0:
+            await admitted(rates, busy)  # all that it may
+    assert rates.known() < 600
+    assert rates.headers(busy)["x-ratelimit-remaining-requests"] == "0"
+    rates.close()
+
+
+@virtual_clock
+async def test_a_key_whose_limits_change_has_those_that_wait_measured_by_the_new_ones() -> None:
+    rates = KeyRates(Caps())
+    await admitted(rates, Key("k", "k", rpm=1))
+    waiting = [asyncio.create_task(admitted(rates, Key("k", "k", rpm=1), within=1_000)) for _ in range(3)]
+    await asyncio.sleep(1)
+    assert await admitted(rates, Key("k", "k", rpm=60)) == 1
+    assert await asyncio.gather(*waiting) == [1, 1, 1]
+    rates.close()
+
+
+@virtual_clock
+async def test_no_timer_runs_once_nobody_waits() -> None:
+    rates, key = KeyRates(Caps()), Key("k", "k", rpm=1)
+    await admitted(rates, key)
+    waiting = asyncio.create_task(admitted(rates, key, within=1_000))
+    await asyncio.sleep(1)
+    assert rates._meters["k"].timer is not None
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert rates._meters["k"].timer is None
+    rates.close()
+
+
+@virtual_clock
 async def test_headers_say_what_is_left_and_a_key_without_limits_has_none() -> None:
     rates, key = KeyRates(Caps()), Key("k", "k", rpm=60, tpm=6_000)
     await admitted(rates, key, tokens=600)

@@ -16,6 +16,8 @@ from centuria.gateway.settings import Caps
 _TICK = 0.001
 #: Of a minute's limit so much may go at once.
 _SHARE = 0.5
+#: Keys whose use is kept in any case.
+_KEPT = 256
 
 
 @dataclass(slots=True)
@@ -29,11 +31,19 @@ class _Meter:
 
     def __init__(self, key: Key, caps: Caps, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self.limits = (key.rpm, key.tpm)
-        self.rates = Rates(RateLimits(requests=key.rpm, tokens=key.tpm), _SHARE)
+        self.measure(key)
         self.queue = FairQueue(most=caps.waiting, most_each=caps.waiting)
         self.waiters: dict[int, _Waiter] = {}
         self.timer: asyncio.TimerHandle | None = None
+
+    def measure(self, key: Key) -> None:
+        """These are the key's limits, from now on."""
+        self.limits = (key.rpm, key.tpm)
+        self.rates = Rates(RateLimits(requests=key.rpm, tokens=key.tpm), _SHARE)
+
+    def is_full(self, now: float) -> bool:
+        """Whether nobody waits and nothing is used: a new one would say the same."""
+        return not self.waiters and all(each.level_at(now) >= each.burst for each in self.rates.buckets.values())
 
     def wait(self, tokens: int, now: float) -> float:
         """Seconds until a request that comes now would have its turn, behind all that wait."""
@@ -47,11 +57,12 @@ class _Meter:
 
     def pump(self) -> None:
         now = self._loop.time()
+        self.stop()
         while (ticket := self.queue.first()) is not None:
             waiter = self.waiters[ticket]
             seconds = self.rates.wait(waiter.tokens, now)[0]
             if seconds > 0:
-                self._arm(seconds)
+                self.timer = self._loop.call_later(max(seconds, _TICK), self.pump)
                 return
             self.queue.pop()
             del self.waiters[ticket]
@@ -59,10 +70,11 @@ class _Meter:
                 self.rates.take(waiter.tokens, now)
                 waiter.woken.set_result(None)
 
-    def _arm(self, seconds: float) -> None:
+    def stop(self) -> None:
+        """No timer is left."""
         if self.timer is not None:
             self.timer.cancel()
-        self.timer = self._loop.call_later(max(seconds, _TICK), self.pump)
+            self.timer = None
 
 
 class KeyRates:
@@ -73,6 +85,8 @@ class KeyRates:
         self._loop = asyncio.get_running_loop()
         self._now = self._loop.time
         self._meters: dict[str, _Meter] = {}
+        #: So many are kept before those that say nothing are looked for.
+        self._most = _KEPT
         self._tickets = count(1)
 
     async def admit(self, key: Key, agent: str, *, priority: int, tokens: int, deadline: float) -> None:
@@ -124,16 +138,30 @@ class KeyRates:
             found[f"x-ratelimit-reset-{name}"] = f"{max(0.0, (bucket.burst - left) * 60 / bucket.limit):.3f}s"
         return found
 
+    def known(self) -> int:
+        """Keys of which it is kept what they used."""
+        return len(self._meters)
+
     def close(self) -> None:
         for meter in self._meters.values():
-            if meter.timer is not None:
-                meter.timer.cancel()
+            meter.stop()
 
     def _meter(self, key: Key) -> _Meter:
         meter = self._meters.get(key.id)
-        if meter is None or meter.limits != (key.rpm, key.tpm):
+        if meter is None:
+            if len(self._meters) >= self._most:
+                self._forget()
             meter = self._meters[key.id] = _Meter(key, self._caps, self._loop)
+        elif meter.limits != (key.rpm, key.tpm):
+            meter.measure(key)
+            meter.pump()
         return meter
+
+    def _forget(self) -> None:
+        """Keys that have not asked for a minute or two, which may be there no more."""
+        now = self._now()
+        self._meters = {id: meter for id, meter in self._meters.items() if not meter.is_full(now)}
+        self._most = max(_KEPT, 2 * len(self._meters))
 
 
 def _said(key: Key) -> str:
