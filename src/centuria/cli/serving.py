@@ -13,6 +13,7 @@ from socket import socket
 from typing import Any
 
 from centuria.config import ModelChoice, NoKey, resolve
+from centuria.gateway.exposure import check_exposure
 from centuria.gateway.reading import read_gateway
 from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
@@ -36,6 +37,7 @@ def serve(options: argparse.Namespace) -> int:
             rehearse = True
             print(f"centuria: {found.text} This is a rehearsal: {found.remedy}", file=sys.stderr)
     settings = _overridden(read_gateway(options.config, env, rehearse=rehearse), options)
+    check_exposure(settings, options.config)
     transport = RehearsalTransport(Rehearsal(), lambda task: {}) if rehearse else None
     listener = listen(settings.host, settings.port)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from centuria.config import ModelChoice, NoKey, account_limits, read_mcp_json, resolve
-from centuria.config.problems import Problems, from_validation
+from centuria.config.problems import Problems, from_validation, where
 from centuria.config.reading import SMALL, read_text
 from centuria.config.servers import servers_from
 from centuria.config.shape import Shape, pico
@@ -53,6 +53,7 @@ def _settings(
     shape: GatewayFileShape, folder: Path, name: str, env: Mapping[str, str], *, rehearse: bool
 ) -> GatewaySettings:
     own, remote = shape.gateway, shape.remote_tools
+    _check_roots(shape, name)
     included = read_mcp_json(folder / shape.tools_file, env) if shape.tools_file else ()
     settings = GatewaySettings(
         models=_models(shape, env, rehearse=rehearse),
@@ -70,6 +71,18 @@ def _settings(
     store = own.store if own.store is None or "://" in own.store else str(folder / own.store)
     said: dict[str, Any] = {"host": own.host, "port": own.port, "store": store}
     return replace(settings, **{key: value for key, value in said.items() if value is not None})
+
+
+def _check_roots(shape: GatewayFileShape, name: str) -> None:
+    """A job's files are its own folder's by default; a gateway's folder is nobody's but the operator's."""
+    problems = Problems(name)
+    for tool, written in shape.tools.items():
+        if written.builtin == "file_read" and not written.roots:
+            problems.add(
+                f"{where(('tools', tool))} has no `roots`, so it would show every key the gateway's own folder.",
+                'Name the folders that all keys may read, such as roots = ["documents"].',
+            )
+    problems.check()
 
 
 def _written(shape: Shape) -> dict[str, Any]:
