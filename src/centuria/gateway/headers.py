@@ -3,7 +3,10 @@ short, and one plain line."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
 
 from centuria.gateway.problems import Problem, bad_request
 
@@ -38,6 +41,11 @@ def idempotency_key_of(headers: Mapping[str, str]) -> str | None:
     if not value:
         raise _refused(IDEMPOTENCY_KEY, f"must have 1 to {MOST} characters")
     return value
+
+
+def digest_of_asked(asked: Any) -> str:
+    """What tells one request under an `Idempotency-Key` from another, however its JSON is spaced and ordered."""
+    return sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()
 
 
 def value_of(headers: Mapping[str, str], name: str) -> str:

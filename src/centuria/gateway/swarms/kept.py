@@ -40,15 +40,10 @@ def is_id(id: str) -> bool:
     return _ID.fullmatch(id) is not None
 
 
-def digest_of(value: Any) -> str:
-    """What tells one body from another, however it is spaced and ordered."""
-    return sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
-
-
 @dataclass(frozen=True, slots=True)
 class Kept:
     """One swarm, as its document has it. `place` is the folder of runs that it lives in, with its request: the body, as
-    `digest` tells it.
+    `digest` (`headers.digest_of_asked`) tells it.
 
     `budget` is its cap (None: none). `status` is "running" until it has ended; then also `cost`, `held`, `tasks` and
     `ok` are there. Money in pico-dollars, times in seconds since 1970.

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from centuria.errors import CenturiaError, ConfigurationError
+from centuria.gateway.headers import digest_of_asked
 from centuria.gateway.ports import Document, Key, Store
 from centuria.gateway.problems import (
     StoreUnavailable,
@@ -23,7 +24,7 @@ from centuria.gateway.problems import (
 )
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.swarms.archive import Archive
-from centuria.gateway.swarms.kept import KIND, OPEN, Kept, RunsFolder, digest_of, id_for, is_id, new_id
+from centuria.gateway.swarms.kept import KIND, OPEN, Kept, RunsFolder, id_for, is_id, new_id
 from centuria.gateway.swarms.terms import Terms, Tools
 from centuria.gateway.swarms.transport import Ask, FunnelTransport
 from centuria.gateway.swarms.wanted import Wanted, wanted
@@ -227,7 +228,7 @@ class Swarms:
 
     async def spawn(self, key: Key, value: Any, *, idempotency: str | None = None) -> Kept:
         """Begin a swarm, or find the one that was begun with this `Idempotency-Key`. Raises `Problem`."""
-        found, digest = wanted(value, self.limits), digest_of(value)
+        found, digest = wanted(value, self.limits), digest_of_asked(value)
         await self._check_open()
         id = new_id() if idempotency is None else id_for(key.id, idempotency)
         known = None if idempotency is None else await self._known(key, id, digest)

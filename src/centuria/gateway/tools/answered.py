@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from centuria.gateway.headers import digest_of_asked
 from centuria.gateway.ports import Document, Store
 from centuria.gateway.problems import Problem, conflict, idempotency_key_reused
 from centuria.gateway.web import Reply
@@ -51,14 +52,14 @@ class Answered:
         with `rerun`, which says that it is safe, it runs again then.
         """
         id = hashlib.sha256(given.encode()).hexdigest()
-        print = hashlib.sha256(json.dumps(asked, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-        call = Document(id, json.dumps({"asked": print, "by": self._me, "done": False}), self._wall())
+        digest = digest_of_asked(asked)
+        call = Document(id, json.dumps({"asked": digest, "by": self._me, "done": False}), self._wall())
         while not await self._store.insert(CALL, owner, call):
             known = await self._store.get(CALL, owner, id)
             if known is None:
                 continue  # it was taken away in this very moment: nothing ran
             said = json.loads(known.body)
-            if said["asked"] != print:
+            if said["asked"] != digest:
                 raise idempotency_key_reused()
             if said["done"]:
                 return await self._told(owner, id)
@@ -70,9 +71,9 @@ class Answered:
                 raise _unknown()
             await self._store.put(CALL, owner, call)
             break
-        return await self._run(owner, id, print, run)
+        return await self._run(owner, id, digest, run)
 
-    async def _run(self, owner: str, id: str, print: str, run: Callable[[], Awaitable[Reply]]) -> Reply:
+    async def _run(self, owner: str, id: str, digest: str, run: Callable[[], Awaitable[Reply]]) -> Reply:
         ended = self._running[owner, id] = asyncio.get_running_loop().create_future()
         try:
             try:
@@ -86,7 +87,7 @@ class Answered:
                 kept = {"status": 409, "body": _too_large().body().decode()}
             now = self._wall()
             await self._store.put(ANSWER, owner, Document(id, json.dumps(kept), now))
-            await self._store.put(CALL, owner, Document(id, json.dumps({"asked": print, "done": True}), now))
+            await self._store.put(CALL, owner, Document(id, json.dumps({"asked": digest, "done": True}), now))
         finally:
             del self._running[owner, id]
             ended.set_result(None)
