@@ -1,5 +1,5 @@
 """Headers of a request that say for whom, how urgently and under which key of the caller's own. Each that is used is
-short, and one plain line."""
+short, and one plain line. And what an answer says of itself in them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from hashlib import sha256
 from typing import Any
 
 from centuria.gateway.problems import Problem, bad_request
+from centuria.messages import DOLLAR, Pico
 
 #: Characters of one of them.
 MOST = 200
 #: The priority of a request that says none; 0 is first, 9 is last.
 USUAL_PRIORITY = 5
+#: What an answer says of itself: requests to upstreams that it took, and dollars.
+ATTEMPTS, COST = "x-centuria-attempts", "x-centuria-cost-usd"
 AGENT, PRIORITY, IDEMPOTENCY_KEY = "X-Agent-Id", "X-Priority", "Idempotency-Key"
 
 
@@ -41,6 +44,11 @@ def idempotency_key_of(headers: Mapping[str, str]) -> str | None:
     if not value:
         raise _refused(IDEMPOTENCY_KEY, f"must have 1 to {MOST} characters")
     return value
+
+
+def cost_told(cost: Pico) -> str:
+    """What `COST` says."""
+    return f"{cost / DOLLAR:.9f}"
 
 
 def digest_of_asked(asked: Any) -> str:

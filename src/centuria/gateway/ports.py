@@ -5,15 +5,16 @@ Store   store.sqlite.SqliteStore   store.postgres.PostgresStore   testing.gatewa
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, TypeVar
 
 from centuria.messages import Pico
 
 #: How an attempt ended: with an answer, with an error, without anybody knowing what it cost, or with nobody to read it.
 AttemptEnd = Literal["done", "failed", "lost", "client_closed"]
 Route = Literal["chat", "tools", "swarm"]
+_Model = TypeVar("_Model")
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,10 @@ class Key:
     admin: bool = False
     created: float = 0.0
     revoked: float | None = None
+
+    def visible(self, models: Mapping[str, _Model]) -> dict[str, _Model]:
+        """Those of these models that it may use, in their order."""
+        return {name: each for name, each in models.items() if self.models is None or name in self.models}
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,10 +29,11 @@ from centuria.gateway.chat.hedging import race
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
+from centuria.gateway.headers import ATTEMPTS, COST, cost_told
 from centuria.gateway.ports import AttemptRow, Key
 from centuria.gateway.problems import Problem, out_of_budget, shutting_down, unavailable
 from centuria.gateway.settings import GatewaySettings
-from centuria.messages import DOLLAR, Pico, Usage
+from centuria.messages import Pico, Usage
 from centuria.ports import Transport
 
 
@@ -54,12 +55,12 @@ class Answer:
         told = {
             "x-centuria-model": self.model,
             "x-centuria-deployment": attempt.upstream.deployment.name,
-            "x-centuria-attempts": str(self.attempts),
+            ATTEMPTS: str(self.attempts),
             "x-centuria-queue-ms": f"{1000 * attempt.queued:.1f}",
             **self._rates,
         }
         if not attempt.call.stream and attempt.upstream.deployment.price is not None:
-            told["x-centuria-cost-usd"] = f"{self.cost / DOLLAR:.9f}"
+            told[COST] = cost_told(self.cost)
         return told
 
     @property
@@ -138,7 +139,7 @@ class Funnel:
 
     def visible(self, key: Key) -> dict[str, Sequence[Upstream]]:
         """The models that a key may use."""
-        return {name: each for name, each in self.models.items() if key.models is None or name in key.models}
+        return key.visible(self.models)
 
     @asynccontextmanager
     async def ask(self, call: ChatCall) -> AsyncIterator[Answer]:

@@ -43,8 +43,7 @@ class Terms:
 
     def model(self, key: Key, name: str | None) -> str:
         """The model that was asked for, or the first that there is. Raises `Problem` (404)."""
-        models = self._settings.models
-        allowed = {model: each for model, each in models.items() if key.models is None or model in key.models}
+        allowed = key.visible(self._settings.models)
         if name is None and allowed:
             return next(iter(allowed))
         if name is None:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from centuria.core.arguments import BadArguments, parse_arguments
 from centuria.errors import CenturiaError
 from centuria.gateway.chat.checking import written
-from centuria.gateway.headers import priority_of
+from centuria.gateway.headers import ATTEMPTS, COST, cost_told, priority_of
 from centuria.gateway.problems import Problem, bad_request, unavailable, upstream_failed
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.sse import failure
@@ -26,14 +26,13 @@ from centuria.gateway.tools.offers import Offer, Offers, name_of
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.tools.turn import StreamedTurn, Turn, WholeTurn, shortened
 from centuria.gateway.web import Reply, Request, Streaming
-from centuria.messages import DOLLAR, Message, Pico, ToolCall, safe_text
+from centuria.messages import Message, Pico, ToolCall, safe_text
 from centuria.model.wire import written_message
 
 #: Turns of one request, and tool calls in all of them together.
 STEPS, CALLS = 16, 128
 #: Characters of one result that the model sees.
 RESULT_CHARS = 20_000
-_COST, _ATTEMPTS = "x-centuria-cost-usd", "x-centuria-attempts"
 
 
 class Ask(Protocol):
@@ -106,9 +105,9 @@ class _Talk:
     @property
     def headers(self) -> dict[str, str]:
         """What is said of all turns together, in the words in which it is said of one."""
-        told = {**self.told, _ATTEMPTS: str(self.attempts), "x-centuria-turns": str(self.step)}
-        if _COST in told:
-            told[_COST] = f"{self.cost / DOLLAR:.9f}"
+        told = {**self.told, ATTEMPTS: str(self.attempts), "x-centuria-turns": str(self.step)}
+        if COST in told:
+            told[COST] = cost_told(self.cost)
         return told
 
     def is_last(self, turn: Turn) -> bool:
