@@ -160,7 +160,7 @@ class Told:
             loop.call_at(at / 10, self._end, number)
         done, _ = await asyncio.wait([self.task], timeout=100)
         assert done, "it never ended"
-        assert not self.deadlines._waits
+        assert not self.deadlines.waits
         self.deadlines.close()
 
     def check(self) -> None:

@@ -27,7 +27,7 @@ async def lane(*, concurrency: int = 1, known: RateLimits | None = None, **caps:
     it = Lane(made, Caps(**limits), dice=lambda: 0.0, wall=asyncio.get_running_loop().time)  # type: ignore[arg-type]
     try:
         yield it
-        assert it.governor.in_flight() == len(it.queue) == len(it._waiters) == 0
+        assert it.governor.in_flight() == len(it.queue) == len(it.waiters) == 0
     finally:
         it.close()
 

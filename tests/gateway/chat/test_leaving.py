@@ -73,10 +73,10 @@ async def leave(it: Rig, after: int, how: How, **more: Any) -> bool:
 
 async def nothing_is_left(it: Rig, settings: GatewaySettings, books: Books) -> None:
     assert books.reserved() == books.waiting() == it.funnel.in_flight() == it.wire.open == 0
-    assert not it.funnel._beginning and not it.funnel._deadlines._waits
+    assert not it.funnel._beginning and not it.funnel._deadlines.waits
     for upstream in it.funnel.upstreams():
         lane = upstream.lane
-        assert lane.governor.in_flight() == len(lane.queue) == len(lane._waiters) == 0
+        assert lane.governor.in_flight() == len(lane.queue) == len(lane.waiters) == 0
     for meter in it.funnel.rates._meters.values():
         assert not meter.waiters and not len(meter.queue)
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]

@@ -21,8 +21,9 @@ class Deadlines:
     """Every wait of one event loop. The timer runs while there is one."""
 
     def __init__(self) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._waits: set[Wait] = set()
+        self.loop = asyncio.get_running_loop()
+        #: Those that have begun and not ended.
+        self.waits: set[Wait] = set()
         self._timer: asyncio.TimerHandle | None = None
 
     def until(self, at: float, late: Callable[[], Exception]) -> Wait:
@@ -35,15 +36,16 @@ class Deadlines:
             self._timer = None
 
     def _look(self) -> None:
-        now = self._loop.time()
-        for wait in [wait for wait in self._waits if wait.at <= now]:
+        now = self.loop.time()
+        for wait in [wait for wait in self.waits if wait.at <= now]:
             wait.end()
-        self._timer = self._loop.call_later(TICK, self._look) if self._waits else None
+        self._timer = self.loop.call_later(TICK, self._look) if self.waits else None
 
-    def _add(self, wait: Wait) -> None:
-        self._waits.add(wait)
+    def add(self, wait: Wait) -> None:
+        """It has begun. Whatever ends it takes it out of `waits`."""
+        self.waits.add(wait)
         if self._timer is None:
-            self._timer = self._loop.call_later(TICK, self._look)
+            self._timer = self.loop.call_later(TICK, self._look)
 
 
 class Wait:
@@ -66,21 +68,21 @@ class Wait:
         if self._ended or task is None:
             return
         self._ended = True
-        self._deadlines._waits.discard(self)
+        self._deadlines.waits.discard(self)
         # A task that runs would meet its own cancellation behind the block.
-        if task is not asyncio.current_task(self._deadlines._loop):
+        if task is not asyncio.current_task(self._deadlines.loop):
             self._cancels = task.cancel()
 
     def __enter__(self) -> Wait:
-        task = self._task = asyncio.current_task(self._deadlines._loop)
+        task = self._task = asyncio.current_task(self._deadlines.loop)
         self._cancelling = 0 if task is None else task.cancelling()
-        self._deadlines._add(self)
+        self._deadlines.add(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._deadlines._waits.discard(self)
+        self._deadlines.waits.discard(self)
         task, self._task = self._task, None
         if not self._ended or task is None:
             return

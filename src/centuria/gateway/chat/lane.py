@@ -60,11 +60,11 @@ class Lane:
         self._loop = asyncio.get_running_loop()
         self.now = self._loop.time
         self._tickets = count(1)
-        self._waiters: dict[int, _Waiter] = {}
+        self.waiters: dict[int, _Waiter] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._begun = False
         #: Denials one after another, each by a request that was let through, and until when the last one holds.
-        self._denials = 0
+        self.denials = 0
         self._denied_until = -math.inf
 
     def load(self) -> float:
@@ -81,7 +81,8 @@ class Lane:
 
     # -- a place ------------------------------------------------------------------------------------------------------
 
-    async def _wait(self, place: Place) -> int:
+    async def wait(self, place: Place) -> int:
+        """Its ticket, once it is let in. Raises `ModelDenied`, `Problem`."""
         now = self.now()
         if not self._begun:
             self._begun = True
@@ -90,7 +91,7 @@ class Lane:
         if denial is not None:
             raise denial
         ticket = next(self._tickets)
-        if not self._waiters:
+        if not self.waiters:
             self.governor.admit(ticket, place.tokens, now=now)
             if self.governor.is_admitted(ticket):
                 return ticket
@@ -99,9 +100,9 @@ class Lane:
             raise self._too_late(place)
         if not self.queue.add(ticket, place.group, place.member, priority=place.priority, now=now):
             raise self._full(place.tokens)
-        waiter = self._waiters[ticket] = _Waiter(place.tokens, self._loop.create_future())
+        waiter = self.waiters[ticket] = _Waiter(place.tokens, self._loop.create_future())
         try:
-            self._pump()
+            self.pump()
             async with asyncio.timeout_at(place.deadline):
                 await waiter.woken
         except BaseException as error:
@@ -113,16 +114,16 @@ class Lane:
 
     def _forget(self, ticket: int) -> None:
         """Whoever waited has gone, perhaps in the very tick in which it was let in."""
-        self._waiters.pop(ticket, None)
+        self.waiters.pop(ticket, None)
         self.queue.remove(ticket)
         self.governor.abandoned(ticket, now=self.now())
-        self._pump()
+        self.pump()
 
-    def _pump(self) -> None:
-        """Let in whoever is next, as long as the governor lets anyone in."""
+    def pump(self) -> None:
+        """Let in whoever is next, as long as the governor lets anyone in: after whatever may have made room."""
         now = self.now()
         while (ticket := self.queue.first()) is not None:
-            waiter = self._waiters[ticket]
+            waiter = self.waiters[ticket]
             denial = self.governor.denial(waiter.tokens, now)
             if denial is None:
                 self.governor.admit(ticket, waiter.tokens, now=now)
@@ -131,7 +132,7 @@ class Lane:
                     self._arm(math.inf if delay is None else delay.seconds)
                     return
             self.queue.pop()
-            del self._waiters[ticket]
+            del self.waiters[ticket]
             if waiter.woken.done():
                 continue
             if denial is None:
@@ -139,18 +140,19 @@ class Lane:
             else:
                 waiter.woken.set_exception(denial)
 
-    def _refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
+    def refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
+        """Whoever has this ticket got no answer."""
         now = self.now()
         if error.retry_after is None and verdict(error) == "denied":
             error = self._with_an_end(error, now)
         self.governor.refused(ticket, error, self.stated(headers), now=now, dice=self._dice())
-        self._pump()
+        self.pump()
 
     def _with_an_end(self, error: ModelError, now: float) -> ModelError:
         """A gateway runs for months: someone tops the account up, and what denied everything has to be asked again."""
         if now >= self._denied_until:
-            self._denied_until = now + min(DENIED * 2.0 ** min(self._denials, 20), DENIED_MOST)
-            self._denials += 1
+            self._denied_until = now + min(DENIED * 2.0 ** min(self.denials, 20), DENIED_MOST)
+            self.denials += 1
         return ModelDenied(
             error.message,
             status=error.status,
@@ -165,7 +167,7 @@ class Lane:
             self._timer.cancel()
             self._timer = None
         if seconds < _NEVER:
-            self._timer = self._loop.call_later(max(seconds, _TICK), self._pump)
+            self._timer = self._loop.call_later(max(seconds, _TICK), self.pump)
 
     def _full(self, tokens: int) -> Problem:
         return overloaded(f"Too many requests wait for {self.deployment.endpoint.model}.", self._soon(tokens))
@@ -210,7 +212,7 @@ class Place:
 
     async def __aenter__(self) -> Self:
         began = self._lane.now()
-        self._ticket = await self._lane._wait(self)
+        self._ticket = await self._lane.wait(self)
         self._over = False
         self.queued = self._lane.now() - began
         return self
@@ -225,10 +227,10 @@ class Place:
     def accepted(self, headers: Mapping[str, str]) -> None:
         """The status line says success."""
         if not self._over:
-            self._lane._denials = 0
+            self._lane.denials = 0
             self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=self._lane.now())
-            if self._lane._waiters:  # it may have made room for more
-                self._lane._pump()
+            if self._lane.waiters:  # it may have made room for more
+                self._lane.pump()
 
     def succeeded(self, usage: Usage | None) -> None:
         """The answer is whole."""
@@ -236,17 +238,17 @@ class Place:
             self._over = True
             tokens = None if usage is None else usage.prompt + usage.output
             self._lane.governor.succeeded(self._ticket, tokens, NOTHING, now=self._lane.now())
-            self._lane._pump()
+            self._lane.pump()
 
     def failed(self, error: ModelError, headers: Mapping[str, str] | None = None) -> None:
         """There is no answer."""
         if not self._over:
             self._over = True
-            self._lane._refused(self._ticket, error, headers)
+            self._lane.refused(self._ticket, error, headers)
 
     def leave(self) -> None:
         """Whatever was not told an end was given up."""
         if not self._over:
             self._over = True
             self._lane.governor.abandoned(self._ticket, now=self._lane.now())
-            self._lane._pump()
+            self._lane.pump()
