@@ -1,4 +1,4 @@
-"""What tests of the gateway's rooms share: a ring of keys, a store of documents, and a real server on a free port."""
+"""What tests of the gateway's rooms share: a ring of keys, and a real server on a free port."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import aiohttp
 import uvicorn
 
 from centuria.gateway.app import App
-from centuria.gateway.ports import Document, Key
-from centuria.gateway.problems import StoreUnavailable, unauthenticated
+from centuria.gateway.ports import Key
+from centuria.gateway.problems import unauthenticated
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.web import Asgi, Mount, Request, Route, Router
 
@@ -33,40 +33,6 @@ class FixedRing:
         if token not in self.keys:
             raise unauthenticated()
         return self.keys[token]
-
-
-class Papers:
-    """The documents of a store, in memory. While `gone` it can be neither read nor written."""
-
-    def __init__(self) -> None:
-        self.kept: dict[tuple[str, str, str], Document] = {}
-        self.gone = False
-
-    def _check(self) -> None:
-        if self.gone:
-            raise StoreUnavailable("The store is gone.")
-
-    async def insert(self, kind: str, owner: str, document: Document) -> bool:
-        self._check()
-        await asyncio.sleep(0)
-        return self.kept.setdefault((kind, owner, document.id), document) is document
-
-    async def put(self, kind: str, owner: str, document: Document) -> None:
-        self._check()
-        self.kept[kind, owner, document.id] = document
-
-    async def get(self, kind: str, owner: str, id: str) -> Document | None:
-        self._check()
-        return self.kept.get((kind, owner, id))
-
-    async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
-        self._check()
-        found = [(who, doc) for (k, who, _), doc in self.kept.items() if k == kind and owner in (None, who)]
-        return sorted(found, key=lambda pair: pair[1].at, reverse=True)[:limit]
-
-    async def delete(self, kind: str, owner: str, id: str) -> bool:
-        self._check()
-        return self.kept.pop((kind, owner, id), None) is not None
 
 
 def app_of(

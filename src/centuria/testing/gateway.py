@@ -34,7 +34,8 @@ class MemoryStore:
         #: By gateway and key: what is leased, and what is held of a lease that was given up.
         self._leases: dict[tuple[str, str], tuple[Pico, Pico]] = {}
         self._attempts: dict[tuple[str, int], AttemptRow] = {}
-        self._documents: dict[tuple[str, str, str], Document] = {}
+        #: By kind, owner and id.
+        self.documents: dict[tuple[str, str, str], Document] = {}
 
     async def _ready(self) -> None:
         await self.gate.wait()
@@ -148,29 +149,29 @@ class MemoryStore:
     async def insert(self, kind: str, owner: str, document: Document) -> bool:
         check_document(owner, document)
         await self._ready()
-        if (kind, owner, document.id) in self._documents:
+        if (kind, owner, document.id) in self.documents:
             return False
-        self._documents[kind, owner, document.id] = document
+        self.documents[kind, owner, document.id] = document
         return True
 
     async def put(self, kind: str, owner: str, document: Document) -> None:
         check_document(owner, document)
         await self._ready()
-        self._documents[kind, owner, document.id] = document
+        self.documents[kind, owner, document.id] = document
 
     async def get(self, kind: str, owner: str | None, id: str) -> Document | None:
         await self._ready()
-        found = [doc for (k, who, i), doc in self._documents.items() if (k, i) == (kind, id) and owner in (None, who)]
+        found = [doc for (k, who, i), doc in self.documents.items() if (k, i) == (kind, id) and owner in (None, who)]
         return found[0] if found else None
 
     async def find(self, kind: str, owner: str | None, *, limit: int = 100) -> Sequence[tuple[str, Document]]:
         await self._ready()
-        found = [(who, doc) for (k, who, _), doc in self._documents.items() if k == kind and owner in (None, who)]
+        found = [(who, doc) for (k, who, _), doc in self.documents.items() if k == kind and owner in (None, who)]
         return sorted(found, key=lambda pair: (pair[1].at, pair[1].id), reverse=True)[:limit]
 
     async def delete(self, kind: str, owner: str, id: str) -> bool:
         await self._ready()
-        return self._documents.pop((kind, owner, id), None) is not None
+        return self.documents.pop((kind, owner, id), None) is not None
 
     async def aclose(self) -> None:
         """Nothing to close."""

@@ -163,10 +163,10 @@ def nothing_is_left(served: Served) -> None:
     assert gateway.books.reserved() == gateway.books.pending() == gateway.books.waiting() == 0
     assert gateway.funnel.in_flight() == 0
     assert not gateway.funnel._beginning
-    assert not gateway.funnel._deadlines._waits
+    assert not gateway.funnel._deadlines.waits
     for upstream in gateway.funnel.upstreams():
         lane = upstream.lane
-        assert lane.governor.in_flight() == len(lane.queue) == len(lane._waiters) == 0
+        assert lane.governor.in_flight() == len(lane.queue) == len(lane.waiters) == 0
 
 
 async def check_books(served: Served, store: SqliteStore) -> None:

@@ -12,8 +12,9 @@ from centuria.gateway.mcp import McpServing, RunSwarm
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.tools.service import ToolService
 from centuria.settings import ToolServer
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.tools import LocalToolHost
-from tests.gateway.kit import ALICE, FixedRing, Papers, app_of, serve
+from tests.gateway.kit import ALICE, FixedRing, app_of, serve
 
 ROOT = Path(__file__).parents[3]
 SUITE = ToolServer(
@@ -39,9 +40,9 @@ async def mcp_of(
     """The URL of its `/mcp`, and its tools."""
     options.setdefault("bare_names", True)
     settings = GatewaySettings({}, servers=servers, **options)
-    papers: Any = Papers()
+    store = MemoryStore()
     async with (
-        ToolService(settings, papers, host=host) as service,
+        ToolService(settings, store, host=host) as service,
         McpServing(service, settings, run_swarm) as serving,
         serve(app_of(settings, [], [serving.mount()], ring or OpenRing())) as url,
     ):

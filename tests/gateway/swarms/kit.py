@@ -254,7 +254,7 @@ class Gateway:
         return next(balance for known, balance in await self.store.keys() if known.id == key.id)
 
     def documents(self, kind: str) -> list[str]:
-        return [id for of, _, id in self.store._documents if of == kind]
+        return [id for of, _, id in self.store.documents if of == kind]
 
 
 def say(body: dict[str, Any]) -> Answer:

@@ -12,8 +12,9 @@ from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.tools.routes import ToolRoutes
 from centuria.gateway.tools.service import ToolService
 from centuria.settings import ToolServer
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.tools import LocalTool, LocalToolHost
-from tests.gateway.kit import Caller, Papers, app_of, calling
+from tests.gateway.kit import Caller, app_of, calling
 
 ANY = {"type": "object"}
 QUERY = {
@@ -38,19 +39,19 @@ def settings_of(*servers: ToolServer, caps: Caps | None = None, **options: Any) 
 
 @asynccontextmanager
 async def service_of(
-    host: LocalToolHost | None = None, *servers: ToolServer, store: Papers | None = None, **options: Any
+    host: LocalToolHost | None = None, *servers: ToolServer, store: MemoryStore | None = None, **options: Any
 ) -> AsyncIterator[ToolService]:
     options.setdefault("bare_names", True)
-    service = ToolService(settings_of(*servers, **options), store or Papers(), dice=lambda: 0.0, host=host)
+    service = ToolService(settings_of(*servers, **options), store or MemoryStore(), dice=lambda: 0.0, host=host)
     async with service:
         yield service
 
 
 @asynccontextmanager
 async def gateway_of(
-    host: LocalToolHost | None = None, *servers: ToolServer, store: Papers | None = None, **options: Any
+    host: LocalToolHost | None = None, *servers: ToolServer, store: MemoryStore | None = None, **options: Any
 ) -> AsyncIterator[Caller]:
-    store = store or Papers()
+    store = store or MemoryStore()
     async with service_of(host, *servers, store=store, **options) as service:
         settings = settings_of(*servers, **options)
         routes = ToolRoutes(service, store, settings)

@@ -18,10 +18,11 @@ from centuria.gateway.tools.loop import ToolLoop
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import Reply, Request, Route, Streaming
 from centuria.settings import Endpoint
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Calls, Document, Text
 from centuria.testing.tools import LocalToolHost
 from centuria.testing.upstream import FakeUpstream
-from tests.gateway.kit import Caller, FixedRing, Papers, app_of, calling
+from tests.gateway.kit import Caller, FixedRing, app_of, calling
 
 
 @dataclass(frozen=True)
@@ -143,8 +144,8 @@ async def bench(
         endpoint = Endpoint("fake", upstream.base_url, "kimi-k2.5", dialect=dialect)
         models = {"kimi-k2.5": (Deployment("fake/kimi-k2.5", endpoint),)}
         settings = GatewaySettings(models, bare_names=True, **options)
-        papers: Any = Papers()
-        service = await stack.enter_async_context(ToolService(settings, papers, dice=lambda: 0.0, host=host))
+        store = MemoryStore()
+        service = await stack.enter_async_context(ToolService(settings, store, dice=lambda: 0.0, host=host))
         session = await stack.enter_async_context(aiohttp.ClientSession())
         funnel = PlainFunnel(session, upstream.base_url)
         loop = ToolLoop(service, funnel.ask, settings)

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
-from centuria.gateway.problems import Problem
+from centuria.gateway.problems import Problem, StoreUnavailable
 from centuria.gateway.tools.answered import Answered
 from centuria.gateway.web import Reply
 from centuria.messages import ToolEnd, ToolResult
-from tests.gateway.kit import Caller, Papers
+from centuria.testing.gateway import MemoryStore
+from tests.gateway.kit import Caller
 from tests.gateway.tools.kit import QUERY, gateway_of, host_of, tool, web
 from tests.waiting import until
 
@@ -218,10 +219,10 @@ async def test_tools_scoped_to_agents_go_by_names_of_their_own_for_these_agents_
 
 
 async def test_a_registration_outlives_the_process_and_ends_when_it_is_deleted() -> None:
-    papers, host = Papers(), host_of(web_search=web())
-    async with gateway_of(host, store=papers) as call:
+    store, host = MemoryStore(), host_of(web_search=web())
+    async with gateway_of(host, store=store) as call:
         await call("POST", "/v1/mcp/tools", {"name": "mine", "tool": "web_search", "priority": 2})
-    async with gateway_of(host, store=papers) as call:
+    async with gateway_of(host, store=store) as call:
         assert (await call("POST", "/v1/mcp/tools/mine/invoke", {"query": "x"})).status == 200
         assert host.callers[-1] is not None and host.callers[-1].priority == 2
         assert (await call("DELETE", "/v1/mcp/tools/mine", token="bob")).status == 404
@@ -250,14 +251,14 @@ async def test_a_registered_limit_holds_below_that_of_the_operator() -> None:
 
 
 async def test_a_tool_that_is_another_than_was_registered_is_not_called() -> None:
-    papers = Papers()
-    async with gateway_of(host_of(web_search=web()), store=papers) as call:
+    store = MemoryStore()
+    async with gateway_of(host_of(web_search=web()), store=store) as call:
         await call("POST", "/v1/mcp/tools", {"name": "mine", "tool": "web_search"})
     changed = host_of(web_search=tool(lambda **given: "other", {**QUERY, "title": "Another"}, slug="web"))
-    async with gateway_of(changed, store=papers) as call:
+    async with gateway_of(changed, store=store) as call:
         answer = await call("POST", "/v1/mcp/tools/mine/invoke", {"query": "x"})
         assert (answer.status, answer.error["code"], changed.calls) == (409, "tool_changed", [])
-    async with gateway_of(host_of(other=tool(lambda: "")), store=papers) as call:
+    async with gateway_of(host_of(other=tool(lambda: "")), store=store) as call:
         assert (await call("POST", "/v1/mcp/tools/mine/invoke", {"query": "x"})).status == 404
         listed = (await call("GET", "/v1/mcp/tools")).body["data"]
         assert [entry["name"] for entry in listed if "unavailable" in entry] == ["mine"]
@@ -290,11 +291,11 @@ async def test_the_limit_that_is_told_is_the_one_that_holds() -> None:
     ],
 )
 async def test_a_manifest_that_is_wrong_is_a_400_that_names_the_place(entry: Any, param: str) -> None:
-    papers = Papers()
-    async with gateway_of(host_of(web_search=web(), code=tool(lambda: "")), store=papers) as call:
+    store = MemoryStore()
+    async with gateway_of(host_of(web_search=web(), code=tool(lambda: "")), store=store) as call:
         answer = await call("POST", "/v1/mcp/tools", {"tools": [entry]})
         assert (answer.status, answer.error["param"]) == (400, param)
-        assert papers.kept == {}
+        assert store.documents == {}
 
 
 async def test_registered_tools_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,9 +310,9 @@ async def test_registered_tools_are_bounded_in_number(monkeypatch: pytest.Monkey
 
 
 async def test_a_store_that_is_gone_is_a_503() -> None:
-    papers = Papers()
-    async with gateway_of(host_of(web_search=web()), store=papers) as call:
-        papers.gone = True
+    store = MemoryStore()
+    async with gateway_of(host_of(web_search=web()), store=store) as call:
+        store.fault = StoreUnavailable("The store is gone.")
         assert (await call("POST", "/v1/mcp/tools", {"name": "web_search"})).status == 503
 
 
@@ -339,15 +340,15 @@ async def test_two_calls_under_one_idempotency_key_run_once_and_have_one_answer(
 
 async def test_a_call_whose_process_died_is_a_409_unless_it_is_safe_to_run_again() -> None:
     for safe, status in ((False, 409), (True, 200)):
-        papers, door = Papers(), Door()
-        async with gateway_of(host_of(door=tool(door, rerun=safe)), store=papers) as call:
+        store, door = MemoryStore(), Door()
+        async with gateway_of(host_of(door=tool(door, rerun=safe)), store=store) as call:
             task = asyncio.create_task(call("POST", "/v1/mcp/tools/door/invoke", {}, Idempotency_Key="k"))
             await asyncio.wait_for(door.inside.wait(), 5)
-            left = dict(papers.kept)
+            left = dict(store.documents)
             task.cancel()
-        papers.kept = left  # as a `kill -9` at that moment leaves it
+        store.documents = left  # as a `kill -9` at that moment leaves it
         door.open.set()
-        async with gateway_of(host_of(door=tool(door, rerun=safe)), store=papers) as call:
+        async with gateway_of(host_of(door=tool(door, rerun=safe)), store=store) as call:
             answer = await call("POST", "/v1/mcp/tools/door/invoke", {}, Idempotency_Key="k")
             assert (answer.status, door.ran) == (status, 2 if safe else 1)
             if not safe:
@@ -372,7 +373,7 @@ async def test_a_call_that_surely_did_not_run_may_be_made_again_under_its_key() 
             raise Problem(503, "server_error", "Down.")
         return Reply.of("ran")
 
-    answered = Answered(Papers())  # type: ignore[arg-type]
+    answered = Answered(MemoryStore())
     with pytest.raises(Problem):
         await answered.once("o", "k", {}, run, rerun=False)
     assert (await answered.once("o", "k", {}, run, rerun=False)).body == b'"ran"'
@@ -389,8 +390,8 @@ async def test_an_answer_too_large_to_keep_is_given_once_and_never_made_again() 
 async def test_what_is_kept_of_answers_is_bounded_by_number_and_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("centuria.gateway.tools.answered.KEPT", 20)
     monkeypatch.setattr("centuria.gateway.tools.answered.EVERY", 5)
-    papers, clock = Papers(), [0.0]
-    answered = Answered(papers, wall=lambda: clock[0])  # type: ignore[arg-type]
+    store, clock = MemoryStore(), [0.0]
+    answered = Answered(store, wall=lambda: clock[0])
 
     async def run() -> Reply:
         return Reply.of("ran")
@@ -398,8 +399,8 @@ async def test_what_is_kept_of_answers_is_bounded_by_number_and_by_time(monkeypa
     for n in range(60):
         clock[0] += 1
         await answered.once("o", str(n), n, run, rerun=False)
-    assert len(papers.kept) <= 2 * 25
+    assert len(store.documents) <= 2 * 25
     clock[0] += 100_000
     for n in range(60, 65):
         await answered.once("o", str(n), n, run, rerun=False)
-    assert len(papers.kept) == 2 * 5
+    assert len(store.documents) == 2 * 5

@@ -16,9 +16,9 @@ from centuria.errors import ConfigurationError
 from centuria.gateway.problems import Problem
 from centuria.gateway.tools.manifest import check_url
 from centuria.settings import Timeouts, ToolServer
+from centuria.testing.gateway import MemoryStore
 from centuria.testing.mcp import FakeMcp
 from centuria.toolhost import McpToolHost, any_host, public_only
-from tests.gateway.kit import Papers
 from tests.gateway.tools.kit import gateway_of, host_of, web
 
 NEVER = [
@@ -29,16 +29,16 @@ NEVER = [
 
 @pytest.mark.parametrize("field", NEVER)
 async def test_a_field_that_could_start_or_reach_something_is_refused_by_its_name(field: str, tmp_path: Path) -> None:
-    papers, proof = Papers(), tmp_path / "proof"
+    store, proof = MemoryStore(), tmp_path / "proof"
     value: Any = [f"touch {proof}"] if field in ("args", "argv") else f"touch {proof}"
-    async with gateway_of(host_of(web_search=web()), store=papers) as call:
+    async with gateway_of(host_of(web_search=web()), store=store) as call:
         for entry in ({"name": "web_search", field: value}, {"name": "mine", "tool": "web_search", field: value}):
             for body in (entry, [entry], {"tools": [entry]}):
                 answer = await call("POST", "/v1/mcp/tools", body)
                 assert (answer.status, answer.error["code"]) == (400, "field_not_allowed")
                 assert f"`{field}`" in answer.error["message"]
         outer = await call("POST", "/v1/mcp/tools", {"tools": [{"name": "web_search"}], field: value})
-        assert (outer.status, papers.kept, proof.exists()) == (400, {}, False)
+        assert (outer.status, store.documents, proof.exists()) == (400, {}, False)
 
 
 async def test_a_field_that_is_merely_unknown_is_refused_too() -> None:
@@ -163,12 +163,12 @@ async def test_an_allowed_name_that_leads_to_this_machine_is_refused_when_it_con
     """DNS rebinding: the name is on the list, and what it resolves to now is not the internet."""
     async with counting() as (port, got):
         hosts = frozenset({f"{host}:{port}"})
-        papers = Papers()
-        async with gateway_of(host_of(web_search=web()), remote_hosts=hosts, store=papers) as call:
+        store = MemoryStore()
+        async with gateway_of(host_of(web_search=web()), remote_hosts=hosts, store=store) as call:
             answer = await call("POST", "/v1/mcp/tools", {"name": "docs", "url": f"https://{host}:{port}/mcp"})
             assert (answer.status, answer.error["code"]) == (503, "tool_unavailable")
             assert "not a public address" in answer.error["message"]
-            assert (got, papers.kept) == ([], {})
+            assert (got, store.documents) == ([], {})
 
 
 async def test_proxies_of_the_environment_are_not_asked_for_servers_of_callers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,8 +220,8 @@ async def test_a_server_of_a_callers_own_is_called_where_the_operator_allows_pri
 
     wire_http._tls.cache_clear()
     async with FakeMcp(tools=["echo", "add"]) as fake, _tls_in_front(fake, certificate, key) as port:
-        papers, hosts = Papers(), frozenset({f"localhost:{port}"})
-        async with gateway_of(host_of(web_search=web()), remote_hosts=hosts, remote_private=True, store=papers) as call:
+        store, hosts = MemoryStore(), frozenset({f"localhost:{port}"})
+        async with gateway_of(host_of(web_search=web()), remote_hosts=hosts, remote_private=True, store=store) as call:
             entry = {"name": "docs", "url": f"https://localhost:{port}/mcp", "limit": 3}
             answer = await call("POST", "/v1/mcp/tools", entry)
             assert (answer.status, answer.body["tools"]) == (201, ["docs__add", "docs__echo"])
