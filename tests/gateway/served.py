@@ -16,6 +16,7 @@ import aiohttp
 
 from centuria.core.prices import Price
 from centuria.core.rates import RateLimits
+from centuria.core.retry import RetryPolicy
 from centuria.gateway.keys import digest_of
 from centuria.gateway.ports import AttemptRow, Key, Store
 from centuria.gateway.server import listen
@@ -160,7 +161,9 @@ class Reply:
 
 
 @asynccontextmanager
-async def serving(settings: GatewaySettings, store: Store | None = None) -> AsyncIterator[Served]:
+async def serving(
+    settings: GatewaySettings, store: Store | None = None, *, retry: RetryPolicy | None = None
+) -> AsyncIterator[Served]:
     """A gateway on a free port. The dice always say 0, so retries wait no longer than they must."""
     store = store or MemoryStore()
     listener = listen("127.0.0.1", 0)
@@ -168,23 +171,19 @@ async def serving(settings: GatewaySettings, store: Store | None = None) -> Asyn
     connector = aiohttp.TCPConnector(limit=0)
     with TemporaryDirectory() as folder:
         swarms = replace(settings.swarms, folder=Path(folder))
-        made = Gateway(replace(settings, port=port, swarms=swarms), store=store, dice=lambda: 0.0)
-        async with _serving(made, listener, connector) as served:
+        rows: list[AttemptRow] = []
+        known = replace(settings, port=port, swarms=swarms)
+        made = Gateway(known, store=store, dice=lambda: 0.0, retry=retry, ended=rows.append)
+        async with _serving(made, rows, listener, connector) as served:
             yield served
 
 
 @asynccontextmanager
-async def _serving(made: Gateway, listener: socket.socket, connector: aiohttp.TCPConnector) -> AsyncIterator[Served]:
+async def _serving(
+    made: Gateway, rows: list[AttemptRow], listener: socket.socket, connector: aiohttp.TCPConnector
+) -> AsyncIterator[Served]:
     port = listener.getsockname()[1]
     async with made as gateway:
-        rows: list[AttemptRow] = []
-        record = gateway.tally.record
-
-        def ended(row: AttemptRow) -> None:
-            rows.append(row)
-            record(row)
-
-        gateway.funnel._ended = ended
         task = asyncio.create_task(gateway.serve(listener, signals=False))
         try:
             async with aiohttp.ClientSession(connector=connector) as session:

@@ -14,6 +14,7 @@ from contextlib import AsyncExitStack
 from types import TracebackType
 from typing import Self
 
+from centuria.core.retry import RetryPolicy
 from centuria.errors import ConfigurationError
 from centuria.gateway import openapi
 from centuria.gateway.app import App
@@ -24,7 +25,7 @@ from centuria.gateway.keys import KeyRing
 from centuria.gateway.mcp import McpServing
 from centuria.gateway.metrics import Sample, Tally
 from centuria.gateway.page.service import Page
-from centuria.gateway.ports import Store
+from centuria.gateway.ports import AttemptRow, Store
 from centuria.gateway.problems import StoreUnavailable, shutting_down
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
@@ -44,7 +45,10 @@ _STORE_ANSWERS = 5.0
 
 
 class Gateway:
-    """One gateway. `transport` and `store` stand in for the upstreams' HTTP and for `settings.store`."""
+    """One gateway. `transport` and `store` stand in for the upstreams' HTTP and for `settings.store`.
+
+    `retry` says when an upstream is asked again, `ended` is told each attempt's row.
+    """
 
     def __init__(
         self,
@@ -54,6 +58,8 @@ class Gateway:
         store: Store | None = None,
         dice: Callable[[], float] = random.random,
         wall: Callable[[], float] = time.time,
+        retry: RetryPolicy | None = None,
+        ended: Callable[[AttemptRow], None] = lambda row: None,
     ) -> None:
         self.settings = settings
         self.tally = Tally()
@@ -61,6 +67,8 @@ class Gateway:
         self._store = store
         self._dice = dice
         self._wall = wall
+        self._retry = retry
+        self._told = ended
         self._stack = AsyncExitStack()
         self._stopping = False
 
@@ -82,7 +90,8 @@ class Gateway:
                 transport=transport,
                 dice=self._dice,
                 wall=self._wall,
-                ended=self.tally.record,
+                ended=self._ended,
+                retry=self._retry,
             )
             stack.callback(self.funnel.close)
             stack.callback(self.funnel.abort)
@@ -116,6 +125,10 @@ class Gateway:
         self._stopping = True
         self.swarms.stop()
         self.mcp.stop()
+
+    def _ended(self, row: AttemptRow) -> None:
+        self.tally.record(row)
+        self._told(row)
 
     async def _check_openness(self) -> None:
         """Whoever can reach a gateway without keys can spend its owner's money: only this machine may."""

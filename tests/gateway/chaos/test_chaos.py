@@ -112,9 +112,8 @@ async def test_whatever_breaks_the_books_are_right_and_nothing_is_left_behind(se
     async with FakeUpstream(one, latency=0.01) as first, FakeUpstream(two, latency=0.03) as second:
         models = {MODEL: [deployment(each, name=f"{name}/m", concurrency=60) for name, each in
                           (("first", first), ("second", second))]}  # fmt: skip
-        caps = Caps(queue=10.0, request=30.0, grace=1.0)
-        async with serving(settings(models, caps=caps, timeouts=TIMEOUTS), store) as served:
-            served.gateway.funnel._retry = RetryPolicy(delays=(0.05, 0.1, 0.2))
+        caps, soon = Caps(queue=10.0, request=30.0, grace=1.0), RetryPolicy(delays=(0.05, 0.1, 0.2))
+        async with serving(settings(models, caps=caps, timeouts=TIMEOUTS), store, retry=soon) as served:
             keys = [await served.add_key(name, budget=budget) for name, budget in BUDGETS.items()]
             places = asyncio.Semaphore(AT_ONCE)
 

@@ -71,8 +71,8 @@ async def test_thousands_of_requests_leave_nothing_behind(tmp_path: Path, record
     wire = Wire(script)
     models = {MODEL: [deployment("http://a/v1", name="a/m"), deployment("http://b/v1", name="b/m")]}
     made = settings(models, caps=Caps(attempts=2))
-    async with Gateway(made, transport=wire, store=store, dice=lambda: 0.0) as gateway:
-        gateway.funnel._retry = RetryPolicy(delays=(0.0, 0.0, 0.0))
+    at_once = RetryPolicy(delays=(0.0, 0.0, 0.0))
+    async with Gateway(made, transport=wire, store=store, dice=lambda: 0.0, retry=at_once) as gateway:
         number = 0
 
         async def some(count: int) -> int:
