@@ -32,6 +32,8 @@ from tests.waiting import until
 PRICE = Price(input=10**6, output=10**7)
 MODEL = "kimi"
 UPSTREAM_KEY = "sk-upstream-0123456789abcdef"
+#: None of these is met where no test is about them.
+PATIENT = Timeouts(connect=5.0, first_token=10.0, silence=5.0, total=20.0)
 QUICK = Timeouts(connect=2.0, first_token=1.0, silence=0.6, total=3.0)
 ASKED: dict[str, Any] = {"model": MODEL, "messages": [{"role": "user", "content": "Hello?"}], "max_tokens": 50}
 
@@ -59,7 +61,7 @@ def deployment(
 
 
 def settings(
-    models: Mapping[str, Sequence[Deployment]], *, caps: Caps | None = None, timeouts: Timeouts = QUICK, **more: Any
+    models: Mapping[str, Sequence[Deployment]], *, caps: Caps | None = None, timeouts: Timeouts = PATIENT, **more: Any
 ) -> GatewaySettings:
     return GatewaySettings(
         models={name: tuple(each) for name, each in models.items()},

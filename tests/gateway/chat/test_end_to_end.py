@@ -16,7 +16,7 @@ from centuria.messages import DOLLAR
 from centuria.settings import Timeouts
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Cut, HttpError, Raw, Reset, Silence, Stall, Text
-from tests.gateway.served import ASKED, MODEL, PRICE, Served, deployment, one, serving, settings, usage
+from tests.gateway.served import ASKED, MODEL, PRICE, QUICK, Served, deployment, one, serving, settings, usage
 from tests.waiting import until
 
 ANSWER = Text("One two three four five six seven eight.", usage=usage(100, 10), piece=4)
@@ -63,7 +63,7 @@ async def test_every_row_of_a_request_has_its_id_and_a_number_of_its_own() -> No
 
 @pytest.mark.parametrize("fault", [Cut(ANSWER, 0.5), Stall(ANSWER, 0.5)], ids=["cut", "stalled"])
 async def test_a_stream_that_breaks_ends_with_an_error_and_without_done(fault: Any) -> None:
-    async with FakeUpstream(lambda body: fault) as upstream, serving(one(upstream)) as served:
+    async with FakeUpstream(lambda body: fault) as upstream, serving(one(upstream, timeouts=QUICK)) as served:
         got = await served.ask(await served.add_key("a"), stream=True)
         assert got.status == 200
         assert 0 < len(got.text) < len(ANSWER.text)
