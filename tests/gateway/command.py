@@ -53,8 +53,8 @@ class Command:
 
 
 @asynccontextmanager
-async def command(folder: Path, upstream: FakeUpstream, grace: float) -> AsyncIterator[Command]:
-    (folder / "gateway.toml").write_text(CONFIG.format(url=upstream.base_url, grace=grace))
+async def command(folder: Path, upstream: FakeUpstream, grace: float, *, more: str = "") -> AsyncIterator[Command]:
+    (folder / "gateway.toml").write_text(CONFIG.format(url=upstream.base_url, grace=grace) + more)
     store = SqliteStore(folder / "gateway.db")
     await store.add_key(Key("key-a", "a", budget=10**13), digest_of(TOKEN))
     await store.aclose()

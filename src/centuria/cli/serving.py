@@ -18,6 +18,7 @@ from centuria.gateway.reading import read_gateway
 from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import GatewaySettings
+from centuria.gateway.tools.outages import told
 from centuria.model.rehearsal import RehearsalTransport
 from centuria.ports import Transport
 from centuria.settings import Rehearsal
@@ -58,6 +59,9 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
             file=sys.stderr,
             flush=True,
         )
+        for state in gateway.tools.servers():
+            if not state.up:
+                print(f"centuria: {told(state)}", file=sys.stderr, flush=True)
         _settle_memory()
         await gateway.serve(listener)
 

@@ -150,10 +150,22 @@ SCHEMAS: dict[str, Any] = {
     "Registrations": record({"tools": {"type": "array", "items": ref("Registered")}}),
     "Tool": _TOOL,
     "Waiting": _WAITING,
+    "ServerDown": record(
+        {
+            "server": {"type": "string"},
+            "reason": {"type": "string", "description": "Why, for an admin's key."},
+        },
+        ["server"],
+    ),
     "Tools": record(
         {
             "object": {"const": "list"},
             "data": {"type": "array", "items": {"anyOf": [ref("Tool"), ref("Waiting")]}},
+            "unavailable": {
+                "type": "array",
+                "items": ref("ServerDown"),
+                "description": "Servers that are not up now, so that their tools are missing; not there if all are up.",
+            },
         },
         ["object", "data"],
     ),

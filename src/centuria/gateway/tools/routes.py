@@ -55,7 +55,12 @@ class ToolRoutes:
         data = [self._shown(tool, registered.get(tool.name)) for tool in offered]
         there = {tool.name for tool in offered}
         data += [_waiting(each) for each in registered.values() if each.is_for(agent) and each.name not in there]
-        return Reply.of({"object": "list", "data": data})
+        # Why it is not up may tell how it is started: that is for the operator.
+        off = [
+            {"server": state.server} | ({"reason": state.reason} if request.key.admin else {})
+            for state in self._service.down(request.key)
+        ]
+        return Reply.of({"object": "list", "data": data} | ({"unavailable": off} if off else {}))
 
     async def register(self, request: Request) -> Reply:
         body = request.json()

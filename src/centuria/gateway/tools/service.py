@@ -36,6 +36,7 @@ from centuria.gateway.tools.calls import Invocation, ToolCalls, caller_of
 from centuria.gateway.tools.gauges import Gauge, Gauges
 from centuria.gateway.tools.manifest import Registered, target_of
 from centuria.gateway.tools.naming import Names, unknown
+from centuria.gateway.tools.outages import Outages, down, missed
 from centuria.gateway.tools.registry import Registry
 from centuria.gateway.tools.remote import Remotes
 from centuria.gateway.tools.shared import SharedTools
@@ -93,6 +94,7 @@ class ToolService:
         self._catalogue: Sequence[HostedTool] = ()
         self._checks: OrderedDict[str, ArgumentCheck] = OrderedDict()
         self._waiting: Counter[str] = Counter()
+        self._outages = Outages(())
 
     async def __aenter__(self) -> ToolService:
         async with AsyncExitStack() as stack:
@@ -107,7 +109,8 @@ class ToolService:
             self._calls = ToolCalls(host, timeouts=self._settings.timeouts, dice=self._dice, waiting=waiting)
             stack.callback(self._calls.close)
             if isinstance(host, McpToolHost):
-                host.on_change = self._calls.server_changed
+                self._outages = Outages(host.servers())
+                host.on_change = self._changed
             self._stack = stack.pop_all()
         return self
 
@@ -155,6 +158,17 @@ class ToolService:
     def servers(self) -> Sequence[ServerState]:
         return self.calls.host.servers()
 
+    def down(self, key: Key) -> Sequence[ServerState]:
+        """The operator's servers that are not up and whose tools this key may have."""
+        return down(self.servers(), key.tools)
+
+    def _changed(self, state: ServerState) -> None:
+        self.calls.server_changed(state)
+        self._outages.see(state)
+
+    def _unknown(self, name: str, key: Key, others: Sequence[str] = ()) -> str:
+        return unknown(name, self.names(key), others) + missed(name, self.down(key))
+
     def occupancy(self) -> Sequence[Gauge]:
         """How busy the operator's servers and tools are, and have been: those that are there now."""
         resources = {tool_resource(tool.name) for tool in self.calls.host.catalogue()}
@@ -183,7 +197,7 @@ class ToolService:
             for name in names:
                 hosted = known.by_name.get(name)
                 if hosted is None:
-                    raise bad_request(unknown(name, known), param="mcp_tools", code="tool_not_found")
+                    raise bad_request(self._unknown(name, key), param="mcp_tools", code="tool_not_found")
                 shown[name] = replace(hosted, name=name)
         owner = f"{key.id}/{run or secrets.token_hex(6)}"
         return SharedTools(self.calls, owner, shown, known, queue=self._settings.caps.queue)
@@ -205,7 +219,7 @@ class ToolService:
             calls, tool = await self.remotes.find(key.id, remote, name)
             return Chosen(tool, tool, calls, remote.priority)
         others = [entry.name for entry in registered.values() if entry.is_for(agent)]
-        raise not_found(unknown(name, names, others), code="tool_not_found", param="name")
+        raise not_found(self._unknown(name, key, others), code="tool_not_found", param="name")
 
     def _chosen_registered(self, key: Key, entry: Registered) -> Chosen:
         hosted = self._target(key, entry)
@@ -227,10 +241,10 @@ class ToolService:
 
     def target(self, key: Key, entry: Registered) -> HostedTool:
         """The operator's tool that an entry of a manifest means. Raises `Problem` (400)."""
-        names, name = self.names(key), target_of(entry)
-        hosted = names.by_name.get(name)
+        name = target_of(entry)
+        hosted = self.names(key).by_name.get(name)
         if hosted is None:
-            raise bad_request(unknown(name, names), param="tool", code="tool_not_found")
+            raise bad_request(self._unknown(name, key), param="tool", code="tool_not_found")
         return hosted
 
     def check(self, chosen: Chosen, arguments: Mapping[str, Any]) -> None:
