@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
@@ -53,14 +53,16 @@ class Command:
 
 
 @asynccontextmanager
-async def command(folder: Path, upstream: FakeUpstream, grace: float, *, more: str = "") -> AsyncIterator[Command]:
+async def command(
+    folder: Path, upstream: FakeUpstream, grace: float, *, more: str = "", flags: Sequence[str] = ()
+) -> AsyncIterator[Command]:
     (folder / "gateway.toml").write_text(CONFIG.format(url=upstream.base_url, grace=grace) + more)
     store = SqliteStore(folder / "gateway.db")
     await store.add_key(Key("key-a", "a", budget=10**13), digest_of(TOKEN))
     await store.aclose()
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import sys; from centuria.cli import main; sys.exit(main())",
-        "serve", "--config", str(folder / "gateway.toml"),
+        "serve", "--config", str(folder / "gateway.toml"), *flags,
         stderr=asyncio.subprocess.PIPE, env={**os.environ, "UPSTREAM_KEY": "sk-abcdef0123456789"},
     )  # fmt: skip
     assert process.stderr is not None

@@ -23,6 +23,8 @@ from centuria.model.rehearsal import RehearsalTransport
 from centuria.ports import Transport
 from centuria.settings import Rehearsal
 
+_REHEARSAL = "this is a rehearsal: a scripted model answers, at no cost, and no budget is drawn on"
+
 
 def serve(options: argparse.Namespace) -> int:
     """`centuria serve`."""
@@ -36,7 +38,7 @@ def serve(options: argparse.Namespace) -> int:
         found = resolve(ModelChoice(), env)
         if isinstance(found, NoKey):
             rehearse = True
-            print(f"centuria: {found.text} This is a rehearsal: {found.remedy}", file=sys.stderr)
+            print(f"centuria: {found.text} {found.remedy}", file=sys.stderr)
     settings = _overridden(read_gateway(options.config, env, rehearse=rehearse), options)
     check_exposure(settings, options.config)
     transport = RehearsalTransport(Rehearsal(), lambda task: {}) if rehearse else None
@@ -59,6 +61,8 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
             file=sys.stderr,
             flush=True,
         )
+        if settings.rehearsal:
+            print(f"centuria: {_REHEARSAL}", file=sys.stderr, flush=True)
         for state in gateway.tools.servers():
             if not state.up:
                 print(f"centuria: {told(state)}", file=sys.stderr, flush=True)

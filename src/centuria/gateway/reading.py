@@ -15,6 +15,7 @@ from centuria.config.problems import Problems, from_validation, where
 from centuria.config.reading import SMALL, read_text
 from centuria.config.servers import servers_from
 from centuria.config.shape import Shape, pico
+from centuria.core.prices import FREE
 from centuria.core.quoting import quoted
 from centuria.errors import JobError, ProviderError
 from centuria.gateway.settings import Caps, Deployment, GatewaySettings, SwarmLimits
@@ -26,8 +27,8 @@ from centuria.settings import Endpoint, Limits, Timeouts
 def read_gateway(file: Path | None, env: Mapping[str, str], *, rehearse: bool = False) -> GatewaySettings:
     """The settings that a file says, or without one those of the environment alone: one model, no tools.
 
-    With `rehearse` no model needs a key. Raises `JobError` for the file, `ProviderError` for a model without a key or
-    with a wrong one.
+    With `rehearse` no model needs a key, and none costs anything. Raises `JobError` for the file, `ProviderError` for a
+    model without a key or with a wrong one.
     """
     if file is None:
         return _settings(GatewayFileShape(), Path.cwd(), "", env, rehearse=rehearse)
@@ -67,6 +68,7 @@ def _settings(
         timeouts=replace(Timeouts(), **_written(shape.timeouts)),
         caps=replace(Caps(), **_written(shape.caps)),
         swarms=_swarms(shape.swarms, folder),
+        rehearsal=rehearse,
     )
     store = own.store if own.store is None or "://" in own.store else str(folder / own.store)
     said: dict[str, Any] = {"host": own.host, "port": own.port, "store": store}
@@ -112,7 +114,7 @@ def _models(shape: GatewayFileShape, env: Mapping[str, str], *, rehearse: bool) 
         while name in names:
             name, number = f"{endpoint.provider}/{endpoint.model}-{number}", number + 1
         names.add(name)
-        price = prices.find(endpoint.provider, known if known in shape.prices else endpoint.model)
+        price = FREE if rehearse else prices.find(endpoint.provider, known if known in shape.prices else endpoint.model)
         deployment = Deployment(name, endpoint, price)
         found.setdefault(known, []).append(deployment if written is None else _tuned(deployment, written))
     return {name: tuple(each) for name, each in found.items()}

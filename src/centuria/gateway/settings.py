@@ -91,3 +91,5 @@ class GatewaySettings:
     timeouts: Timeouts = field(default_factory=Timeouts)
     #: Seconds after which a model that has not begun to answer is asked a second time elsewhere; none: never.
     hedge: Mapping[str, float] = field(default_factory=dict)
+    #: A scripted model answers in every model's place: nothing is paid, and all that is told says so.
+    rehearsal: bool = False

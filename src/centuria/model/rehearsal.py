@@ -11,10 +11,12 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from centuria.core.examples import example_of
@@ -51,8 +53,16 @@ class RehearsalTransport:
     them. Without a script it says that it is a rehearsal; where `schema(task)` asks for JSON, it gives an example.
     """
 
-    def __init__(self, rehearsal: Rehearsal, variables: Variables, schema: Schemas = lambda task: None) -> None:
+    def __init__(
+        self,
+        rehearsal: Rehearsal,
+        variables: Variables,
+        schema: Schemas = lambda task: None,
+        *,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
         self._rehearsal = rehearsal
+        self._wall = wall
         self._variables = variables
         self._schema = schema
         self._sent: Counter[str] = Counter()
@@ -120,8 +130,12 @@ class RehearsalTransport:
         if output > allowed and not answer.calls:
             text, output, finish = text.encode()[: allowed * 4].decode(errors="ignore"), allowed, "length"
         usage = {"completion_tokens": output, **self._prompt_usage(request.body, task)}
+        usage["total_tokens"] = usage["prompt_tokens"] + output
+        who = str(request.caller.key) if request.caller else ""
+        number = sha256(f"{who}/{self._sent[who]}/".encode() + request.body).hexdigest()[:24]
+        head = {"id": f"chatcmpl-{number}", "created": int(self._wall()), "model": body.get("model", "")}
         if not body.get("stream"):
-            return "application/json", [_json(_whole(body.get("model", ""), text, answer.calls, finish, usage))]
+            return "application/json", [_json(_whole(head, text, answer.calls, finish, usage))]
         size = _PACED if self._rehearsal.chunk_ms else _UNPACED
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
         deltas += [{"content": text[start : start + size]} for start in range(0, len(text), size)]
@@ -130,10 +144,9 @@ class RehearsalTransport:
             deltas.append(
                 {"tool_calls": [{"index": index, "id": _id(name, index), "type": "function", "function": function}]}
             )
-        model = body.get("model", "")
-        chunks = [_chunk(model, delta) for delta in deltas]
-        chunks.append(_chunk(model, {}, finish))
-        chunks.append({"model": model, "choices": [], "usage": usage})
+        chunks = [_chunk(head, delta) for delta in deltas]
+        chunks.append(_chunk(head, {}, finish))
+        chunks.append({**head, "object": "chat.completion.chunk", "choices": [], "usage": usage})
         events = [b"data: " + _json(chunk) + b"\n\n" for chunk in chunks] + [b"data: [DONE]\n\n"]
         return "text/event-stream", events
 
@@ -287,13 +300,13 @@ def _echo(messages: Sequence[Body]) -> str:
     return f"This is a rehearsal: no model was asked. The task was: {lines[0][:200] if lines else '(nothing)'}"
 
 
-def _chunk(model: Any, delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
+def _chunk(head: Mapping[str, Any], delta: Mapping[str, Any], finish: str | None = None) -> dict[str, Any]:
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
-    return {"object": "chat.completion.chunk", "model": model, "choices": [choice]}
+    return {**head, "object": "chat.completion.chunk", "choices": [choice]}
 
 
 def _whole(
-    model: Any, text: str, calls: Sequence[tuple[str, str]], finish: str, usage: Mapping[str, int]
+    head: Mapping[str, Any], text: str, calls: Sequence[tuple[str, str]], finish: str, usage: Mapping[str, int]
 ) -> dict[str, Any]:
     message: dict[str, Any] = {"role": "assistant", "content": text}
     if calls:
@@ -302,7 +315,7 @@ def _whole(
             for index, (name, arguments) in enumerate(calls)
         ]
     choice = {"index": 0, "message": message, "finish_reason": finish}
-    return {"object": "chat.completion", "model": model, "choices": [choice], "usage": usage}
+    return {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
 
 
 def _id(name: str, index: int) -> str:

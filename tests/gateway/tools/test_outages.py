@@ -57,6 +57,5 @@ async def test_the_command_says_at_its_start_which_server_is_down_and_is_ready_a
         assert served.process.stderr is not None
         line = (await served.process.stderr.readline()).decode()
         assert line.startswith("centuria: the tool server broken is not up: ")
-        async with aiohttp.ClientSession(headers=HEADERS) as session:
-            async with session.get(f"{served.url}/readyz") as response:
-                assert response.status == 200
+        async with aiohttp.ClientSession(headers=HEADERS) as session, session.get(f"{served.url}/readyz") as response:
+            assert response.status == 200

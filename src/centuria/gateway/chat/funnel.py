@@ -40,13 +40,13 @@ from centuria.ports import Transport
 class Answer:
     """A whole answer, or the beginning of one that streams."""
 
-    def __init__(self, attempt: Attempt, attempts: int, rates: Mapping[str, str]) -> None:
+    def __init__(self, attempt: Attempt, attempts: int, more: Mapping[str, str]) -> None:
         self._attempt = attempt
         self.status = attempt.status
         #: The gateway's name of the model that answered.
         self.model = attempt.model
         self.attempts = attempts
-        self._rates = rates
+        self._more = more
 
     @property
     def headers(self) -> dict[str, str]:
@@ -57,7 +57,7 @@ class Answer:
             "x-centuria-deployment": attempt.upstream.deployment.name,
             ATTEMPTS: str(self.attempts),
             "x-centuria-queue-ms": f"{1000 * attempt.queued:.1f}",
-            **self._rates,
+            **self._more,
         }
         if not attempt.call.stream and attempt.upstream.deployment.price is not None:
             told[COST] = cost_told(self.cost)
@@ -146,14 +146,19 @@ class Funnel:
         """An answer that has begun well. Raises `Problem`, `StoreUnavailable`."""
         attempt, attempts = await self._begin(call)
         try:
-            yield Answer(attempt, attempts, self.rates.headers(call.key))
+            yield Answer(attempt, attempts, self._told(call))
         finally:
             await self._end(attempt)
 
     async def open(self, call: ChatCall) -> tuple[Answer, Callable[[], Awaitable[None]]]:
         """The same without the block: whoever opens it awaits what the second one returns, whatever happens."""
         attempt, attempts = await self._begin(call)
-        return Answer(attempt, attempts, self.rates.headers(call.key)), lambda: self._end(attempt)
+        return Answer(attempt, attempts, self._told(call)), lambda: self._end(attempt)
+
+    def _told(self, call: ChatCall) -> Mapping[str, str]:
+        """What is told of the key and of the whole gateway."""
+        limits = self.rates.headers(call.key)
+        return {**limits, "x-centuria-rehearsal": "true"} if self._settings.rehearsal else limits
 
     def abort(self) -> None:
         """Nothing new is begun, and what is under way is told that the gateway ends."""

@@ -27,6 +27,7 @@ _TOLD = {
     "x-centuria-attempts": "Requests to upstreams that it took.",
     "x-centuria-queue-ms": "Milliseconds that it waited for a place.",
     "x-centuria-cost-usd": "What it cost, in dollars; not of a stream, and not of a model without a price.",
+    "x-centuria-rehearsal": "`true` where a scripted model answered, at no cost.",
     "x-centuria-turns": "Turns of the model, where the gateway ran tools.",
 }
 

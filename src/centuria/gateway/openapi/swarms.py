@@ -99,6 +99,7 @@ _BRIEF: dict[str, Any] = {
     "model": {"type": "string"},
     "status": _STATUS,
     "cause": {"type": "string", "description": "Why it ended so."},
+    "rehearsal": {"type": "boolean", "description": "A scripted model answers it, at no cost."},
     "created_at": {"type": "number"},
     "ended_at": _MOMENT,
     "tasks": _COUNT,

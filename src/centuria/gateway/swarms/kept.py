@@ -46,7 +46,7 @@ class Kept:
     `digest` (`headers.digest_of_asked`) tells it.
 
     `budget` is its cap (None: none). `status` is "running" until it has ended; then also `cost`, `held`, `tasks` and
-    `ok` are there. Money in pico-dollars, times in seconds since 1970.
+    `ok` are there. `rehearsal`: a scripted model answers it. Money in pico-dollars, times in seconds since 1970.
     """
 
     id: str
@@ -64,6 +64,7 @@ class Kept:
     held: Pico = 0
     tasks: int = 0
     ok: int = 0
+    rehearsal: bool = False
 
     @property
     def ended(self) -> bool:

@@ -64,6 +64,7 @@ class Swarms:
         self._wall = wall
         self._patience = patience
         self._look = look
+        self._rehearsal = settings.rehearsal
         self._seconds = settings.caps.request
         self._terms = Terms(settings, store, tools)
         self._runs = RunsFolder(settings.swarms.folder.absolute())
@@ -172,6 +173,10 @@ class Swarms:
             return
         if kept.place != self._runs.id:
             return  # another gateway's, which has its folder
+        if kept.rehearsal != self._rehearsal:
+            # Half of it would be real and half of it not: it goes on when its gateway is what it was.
+            _log.warning("%s waits for a gateway that is %s rehearsal", kept.id, "a" if kept.rehearsal else "no")
+            return
         kept = kept.for_key(keys.get(kept.key.id, kept.key))
         try:
             folder = self._runs.folder(kept.id)
@@ -237,7 +242,7 @@ class Swarms:
         model = self._terms.model(key, found.model)
         self._terms.host(key, found.mcp_tools, id)
         budget = await self._terms.budget(key, model, found.budget)
-        kept = Kept(id, key, found.title, model, budget, digest, self._runs.id, self._wall())
+        kept = Kept(id, key, found.title, model, budget, digest, self._runs.id, self._wall(), rehearsal=self._rehearsal)
         job = await asyncio.to_thread(self._terms.job, kept, found)  # what is wrong is said before anything is kept
         done: Kept | CenturiaError
         if (work := self._working.get(id)) is not None:  # begun since it was looked for above

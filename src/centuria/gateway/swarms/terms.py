@@ -108,7 +108,7 @@ class Terms:
             job=job,
             endpoint=endpoint,
             price=None if unpriced else max(prices, key=lambda price: (price.output, price.input)),
-            rehearse=False,
+            rehearse=kept.rehearsal,
             choice=ModelChoice(name=kept.model),
             resume=Resume(only=frozenset()) if resume else None,
             account=RateLimits(),

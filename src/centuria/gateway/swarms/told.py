@@ -31,6 +31,7 @@ def brief(kept: Kept, status: str, progress: Progress | None = None) -> dict[str
         "model": kept.model,
         "status": status,
         "cause": kept.cause,
+        "rehearsal": kept.rehearsal,
         "created_at": kept.at,
         "ended_at": kept.ended_at,
         "tasks": len(progress.tasks) if live and progress is not None else kept.tasks,

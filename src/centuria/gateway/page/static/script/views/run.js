@@ -75,7 +75,7 @@ export function runView({ parts: [id, agent], retitle }) {
     const words = fold.status || told?.status || "…", shownStatus = fold.working && fold.pausedWhole ? "paused" : words;
     say(status, shownStatus);
     mark(status, "data-status", shownStatus);
-    rehearsal.hidden = !(fold.rehearsal || fold.replay);
+    rehearsal.hidden = !(fold.rehearsal || fold.replay || told?.rehearsal);
     say(rehearsal, fold.replay ? "REPLAY" : "REHEARSAL");
     say(under, [fold.model || told?.model, id, told?.madeAt ? "begun " + when(told.madeAt) : "", fold.working && fold.phase ? `phase: ${fold.phase}` : "", fold.resumes ? `resumed ${fold.resumes} ×` : ""].filter(Boolean).join("  ·  "));
     const why = fold.status && !fold.working && fold.status !== "ok" ? fold.cause || told?.cause : "";

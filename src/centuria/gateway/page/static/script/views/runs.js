@@ -61,11 +61,11 @@ export function runsView({ who }) {
 }
 
 function newRow(run, who) {
-  const status = chip(""), name = el("span", { class: "own" }), under = el("p", { class: "under" });
+  const status = chip(""), name = el("span", { class: "own" }), rehearsal = el("span", { class: "chip plain", hidden: !run.rehearsal, "data-status": "paused" }, "REHEARSAL"), under = el("p", { class: "under" });
   const bar = meter("Progress"), progress = el("p", { class: "small soft" });
   const money = el("div"), of = el("p", { class: "under" }), started = el("div", { class: "right small soft" });
   const node = el("a", { class: "run-row", href: "#/runs/" + encodeURIComponent(run.id) },
-    el("div", {}, el("div", { class: "name" }, status, name), under), el("div", {}, bar.node, progress), el("div", { class: "right" }, money, of), started);
+    el("div", {}, el("div", { class: "name" }, status, rehearsal, name), under), el("div", {}, bar.node, progress), el("div", { class: "right" }, money, of), started);
   const item = el("div", { role: "listitem" }, node);
   function update(now) {
     say(status, now.status);
