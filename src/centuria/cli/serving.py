@@ -56,18 +56,21 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
         shown = f"[{host}]" if ":" in host else host
         keys = await gateway.store.keys()
         who = f"{len(keys)} keys" if keys else "no keys yet, so this machine alone may use it (centuria keys add NAME)"
-        print(
-            f"centuria: the gateway is at http://{shown}:{port} (API: /v1, MCP: /mcp, page: /); {who}",
-            file=sys.stderr,
-            flush=True,
-        )
-        if settings.rehearsal:
-            print(f"centuria: {_REHEARSAL}", file=sys.stderr, flush=True)
-        for state in gateway.tools.servers():
-            if not state.up:
-                print(f"centuria: {told(state)}", file=sys.stderr, flush=True)
+
+        def serving() -> None:
+            _say(f"the gateway is at http://{shown}:{port} (API: /v1, MCP: /mcp, page: /); {who}")
+            if settings.rehearsal:
+                _say(_REHEARSAL)
+            for state in gateway.tools.servers():
+                if not state.up:
+                    _say(told(state))
+
         _settle_memory()
-        await gateway.serve(listener)
+        await gateway.serve(listener, serving=serving, stopping=lambda: _say("the gateway ends"))
+
+
+def _say(text: str) -> None:
+    print(f"centuria: {text}", file=sys.stderr, flush=True)
 
 
 def _settle_memory() -> None:

@@ -196,7 +196,8 @@ def capped(caps: Caps) -> type[CappedProtocol]:
 class Server:
     """Serves an application at a socket until it is told to end.
 
-    `stopping` is called at the first sign of the end, `aborting` when the grace is over or at a second signal.
+    `serving` is called once it takes connections and misses no signal any more, `stopping` at the first sign of the
+    end, `aborting` when the grace is over or at a second signal.
     """
 
     def __init__(
@@ -204,10 +205,12 @@ class Server:
         app: Asgi,
         caps: Caps,
         *,
+        serving: Callable[[], None] = lambda: None,
         stopping: Callable[[], None] = lambda: None,
         aborting: Callable[[], None] = lambda: None,
     ) -> None:
         self._caps = caps
+        self._serving = serving
         self._stopping = stopping
         self._aborting = aborting
         self._config = uvicorn.Config(
@@ -240,6 +243,7 @@ class Server:
         server = await loop.create_server(lambda: made(self._config, self._state, {}), sock=listener, backlog=_BACKLOG)
         try:
             with _signals(self.stop) if signals else contextlib.nullcontext():
+                self._serving()
                 await self._end.wait()
                 server.close()
                 await self._wind_down()

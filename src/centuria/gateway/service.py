@@ -116,9 +116,24 @@ class Gateway:
         self._stopping = True
         await self._stack.__aexit__(kind, error, trace)
 
-    async def serve(self, listener: socket.socket, *, signals: bool = True) -> None:
-        """Answer requests until SIGTERM, or until cancelled; streams under way have their grace."""
-        server = Server(self.app, self.settings.caps, stopping=self._stop, aborting=self.funnel.abort)
+    async def serve(
+        self,
+        listener: socket.socket,
+        *,
+        signals: bool = True,
+        serving: Callable[[], None] = lambda: None,
+        stopping: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Answer requests until SIGTERM or SIGINT, or until cancelled; streams under way have their grace.
+
+        `serving` is called once that has begun, and `stopping` when it begins to end.
+        """
+
+        def stop() -> None:
+            self._stop()
+            stopping()
+
+        server = Server(self.app, self.settings.caps, serving=serving, stopping=stop, aborting=self.funnel.abort)
         await server.serve(listener, signals=signals)
 
     def _stop(self) -> None:

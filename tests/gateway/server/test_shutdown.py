@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiohttp
+import pytest
 
 from centuria.core.prices import Price, cost
 from centuria.testing import FakeUpstream
@@ -50,6 +52,15 @@ async def fifty(session: aiohttp.ClientSession, url: str, users: list[str]) -> l
 def script(body: dict[str, Any]) -> Text:
     quick = body["messages"][0]["content"] == "quick"
     return replace(ANSWER, gap=0.03) if quick else replace(ANSWER, text="word " * 3_000, gap=0.03)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_a_signal_as_soon_as_the_address_is_told_ends_the_gateway(tmp_path: Path, number: signal.Signals) -> None:
+    async with FakeUpstream(script) as upstream, command(tmp_path, upstream, 1.5) as served:
+        served.process.send_signal(number)
+        assert await served.ended() == 0
+        assert served.process.stderr is not None
+        assert b"centuria: the gateway ends\n" in await served.process.stderr.read()
 
 
 async def test_fifty_streams_at_sigterm_each_finish_or_are_told_and_the_ledger_is_whole(tmp_path: Path) -> None:
