@@ -9,12 +9,17 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from centuria.core.progress import Progress
-from centuria.events import Notice, TaskAdded, TextDelta
-from centuria.stream import Stream
+from centuria.events import Notice, Record, TaskAdded, TextDelta
+from centuria.stream import Feed, Stream
 from centuria.testing.journal import MemoryJournal
 from centuria.testing.upstream import Calls, FakeUpstream, Text
-from centuria.views.lines import lines
+from centuria.views.lines import line, lines
+from tests.journal.test_codec import FACTS, values
 from tests.promises.kit import centuria, turn, write_job
 
 
@@ -46,6 +51,23 @@ async def test_facts_and_deltas_are_lines_tagged_with_agent_parent_attempt_and_s
         "text": "héllo \ud800",
         "reasoning": True,
     }
+
+
+def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    names = [name for name, _ in pairs]
+    assert len(set(names)) == len(names), names
+    return dict(pairs)
+
+
+@pytest.mark.parametrize("kind", FACTS, ids=lambda kind: kind.__name__)
+@settings(max_examples=10)
+@given(data=st.data())
+def test_no_line_of_any_kind_of_fact_has_a_name_twice_and_the_tags_win(kind: Any, data: st.DataObject) -> None:
+    event = data.draw(values(kind))
+    told = json.loads(line(Record(5, 9.0, event), Feed(Progress())), object_pairs_hook=once)
+    assert (told["seq"], told["at"], told["kind"]) == (5, 9.0, event.kind)
+    if hasattr(event, "at"):
+        assert told["clock"] == event.at or str(told["clock"]) == str(event.at)
 
 
 class Stuck(io.StringIO):

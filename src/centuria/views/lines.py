@@ -1,8 +1,9 @@
 """The stream as JSON lines: every fact and every piece of text, tagged with the run, the agent and its parent.
 
-A line of a fact has its number `seq` and its time `at` (seconds since 1970); pieces of text have neither, and `attempt`
-says which try they are of: a newer one supersedes an older. A reader that is too slow gets `{"kind": "gap", "seq": N}`:
-the facts up to N are in the journal.
+A line of a fact has its number `seq` and its time `at` (seconds since 1970), each name once; `clock`, where there is
+one, is the same moment by the clock of `deadline`, `until` and `probe_at`, whose zero is any. Pieces of text have no
+number and no time, and `attempt` says which try they are of: a newer one supersedes an older. A reader that is too slow
+gets `{"kind": "gap", "seq": N}`: the facts up to N are in the journal.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+from dataclasses import fields
+from functools import cache
 from typing import IO, Any
 
 from centuria.codec import encode
@@ -44,11 +47,26 @@ def line(item: Item, feed: Feed) -> str:
         event: Any = item.event
         task = getattr(event, "task", None) or getattr(event, "agent", None) or _task_of(event)
         tags |= {"seq": item.seq, "at": item.at, **_agent(task, feed)}
-        return f"{json.dumps(tags)[:-1]}, {encode(event)[1:].decode()}\n"
+        written = encode(event)
+        if not _twice(event.__class__):
+            return f"{json.dumps(tags)[:-1]}, {written[1:].decode()}\n"
+        own = json.loads(written)
+        if "at" in own:
+            own["clock"] = own.pop("at")
+        return json.dumps({**tags, **own, **tags}) + "\n"
     if isinstance(item, TextDelta):
         told = {"turn": item.turn, "attempt": item.attempt, "text": item.text, "reasoning": item.reasoning}
         return json.dumps({**tags, **_agent(item.task, feed), "kind": item.kind, **told}) + "\n"
     return json.dumps({**tags, "kind": "gap", "seq": item.seq}) + "\n"
+
+
+_TAGS = frozenset({"run", "seq", "at", "agent", "parent"})
+
+
+@cache
+def _twice(fact: Any) -> bool:
+    """Whether facts of this class have fields of their own by the names of tags."""
+    return not _TAGS.isdisjoint(field.name for field in fields(fact))
 
 
 def _task_of(event: Any) -> str | None:

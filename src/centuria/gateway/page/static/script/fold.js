@@ -292,7 +292,7 @@ const FOLDS = {
 
   server_up(fold, e) { fold.servers.set(e.slug, { slug: e.slug, server: e.server, up: true, tools: (e.tools || []).length, reason: "" }); },
   server_down(fold, e) { fold.servers.set(e.slug, { slug: e.slug, server: e.server, up: false, tools: 0, reason: e.reason }); },
-  gate_closed(fold, e, at) { fold.gates.set(e.model, { reason: e.reason, until: at + Math.max(0, e.until - e.at) }); },
+  gate_closed(fold, e, at) { fold.gates.set(e.model, { reason: e.reason, until: at + Math.max(0, e.until - e.clock) }); },
   gate_opened(fold, e) { fold.gates.delete(e.model); },
   breaker_opened(fold, e) { fold.gates.set(e.model, { reason: e.cause, until: Infinity }); },
   breaker_closed(fold, e) { fold.gates.delete(e.model); },
