@@ -277,3 +277,22 @@ def test_a_wrong_question_about_usage_is_said_with_a_remedy(used: Command, argum
     _, told = used.run("usage", *arguments, code=2)
     assert said in told
     assert len(told.splitlines()) == 2
+
+
+def test_a_store_in_a_folder_that_is_not_there_is_an_error_and_no_new_folder(command: Command) -> None:
+    where = command.folder / "no" / "such" / "gateway.db"
+    _, said = command.run("keys", "add", "ada", "--store", str(where), code=2)
+    assert f"there is no folder {where.parent}" in said
+    assert not (command.folder / "no").exists()
+
+
+def test_a_store_that_is_a_folder_is_said_by_its_whole_name(command: Command) -> None:
+    for name in (".", str(command.folder)):
+        _, said = command.run("keys", "add", "ada", "--store", name, code=2)
+        assert "is a folder" in said and "The store  " not in said
+
+
+@pytest.mark.parametrize("port", ["99999", "-1"])
+def test_a_port_that_is_none_is_said_in_a_sentence(command: Command, port: str) -> None:
+    _, said = command.run("serve", "--rehearse", "--port", port, code=2)
+    assert said.startswith(f"centuria: There is no port {port}.") and "Traceback" not in said

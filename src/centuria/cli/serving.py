@@ -55,7 +55,11 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
         keys = await gateway.store.keys()
-        who = f"{len(keys)} keys" if keys else "no keys yet, so this machine alone may use it (centuria keys add NAME)"
+        who = (
+            f"{len(keys)} key{'s' if len(keys) > 1 else ''}"
+            if keys
+            else "no keys yet, so this machine alone may use it (centuria keys add NAME)"
+        )
 
         def serving() -> None:
             _say(f"the gateway is at http://{shown}:{port} (API: /v1, MCP: /mcp, page: /); {who}")

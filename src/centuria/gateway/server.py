@@ -293,6 +293,10 @@ def _signals(call: Callable[[], None]) -> Iterator[None]:
 
 def listen(host: str, port: int) -> socket.socket:
     """A socket that listens. Raises `ConfigurationError`."""
+    if not 0 <= port <= 65_535:
+        raise ConfigurationError(
+            f"There is no port {port}.", remedy="Choose one from 1 to 65535, or 0: any that is free."
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # With its protocol named, or asyncio's own loop leaves Nagle's algorithm on, which costs 40 ms an answer.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -91,6 +91,8 @@ _SAYINGS: dict[int, tuple[str, str]] = {
     sqlite3.SQLITE_CORRUPT: ("the file is damaged", "Restore it from a copy, or begin with another file."),
     sqlite3.SQLITE_CANTOPEN: ("it cannot be opened", "Check that its folder exists and that you may write to it."),
 }
+#: What does not pass by itself, if it is so at the start.
+_WRONG = frozenset({sqlite3.SQLITE_READONLY, sqlite3.SQLITE_PERM, sqlite3.SQLITE_CANTOPEN})
 _UNKNOWN = ("the disk reported an error", "Check the disk.")
 
 
@@ -105,8 +107,14 @@ def make(path: Path, patience: float) -> None:
             f"The store {path} lies on a network file system ({kind}), which can damage it.",
             remedy="Choose a file on a local disk, or PostgreSQL: postgresql://...",
         )
+    if not path.parent.is_dir():
+        raise ConfigurationError(
+            f"The store {path} cannot be made: there is no folder {path.parent}.",
+            remedy="Make it, or name another file.",
+        )
+    if path.is_dir():
+        raise ConfigurationError(f"The store {path} is a folder.", remedy="Name a file in it.")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         # SQLite gives the files beside it the same mode.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         connection = connect(path, patience, write=True)
@@ -117,7 +125,10 @@ def make(path: Path, patience: float) -> None:
     except (sqlite3.Error, OSError) as error:
         if is_damage(error):
             raise _no_store(path) from error
-        raise unavailable(path, error) from error
+        failure = unavailable(path, error)
+        if isinstance(error, PermissionError) or primary_code(error) in _WRONG:
+            raise ConfigurationError(failure.message, remedy=failure.remedy) from error
+        raise failure from error
 
 
 def connect(path: Path, patience: float, *, write: bool) -> sqlite3.Connection:
@@ -172,4 +183,4 @@ def _no_store(path: Path) -> ConfigurationError:
 
 def unavailable(path: Path, error: BaseException) -> StoreUnavailable:
     saying, remedy = _SAYINGS.get(primary_code(error), _UNKNOWN)
-    return StoreUnavailable(f"The store {path.name} cannot be used: {saying} ({error}).", remedy=remedy)
+    return StoreUnavailable(f"The store {path} cannot be used: {saying} ({error}).", remedy=remedy)
