@@ -140,3 +140,16 @@ async def test_a_body_of_a_million_lists_is_refused_before_it_is_read(path: str)
         async with it.session.post(it.url + path, data=io.BytesIO(body), headers=headers) as response:
             assert response.status == 400
             assert (await response.json())["error"]["code"] == "too_many_parts"
+
+
+@pytest.mark.parametrize("kind", ["video_url", "input_audio", "file", "image", None])
+async def test_a_part_that_may_fill_the_window_costs_no_more_than_the_budget(kind: str | None) -> None:
+    part = {"type": kind, "video_url": {"url": "https://example.com/v.mp4"}}
+    reply = replace(Text("Hi."), usage=usage(131_000, 5))
+    async with FakeUpstream(lambda _: reply) as upstream, serving(one(upstream)) as it:
+        poor = await it.add_key("poor", budget=DOLLAR // 10)
+        assert (await it.ask(poor, messages=[{"role": "user", "content": [part]}])).code == "insufficient_quota"
+        assert not upstream.requests
+        rich = await it.add_key("rich", budget=DOLLAR // 7)
+        assert (await it.ask(rich, messages=[{"role": "user", "content": [part] * 20}])).status == 200
+        assert it.spent("rich") <= DOLLAR // 7

@@ -18,7 +18,7 @@ class Deployment:
 
     `price` None: unpriced, so only keys without a budget may use it. At most `concurrency` requests are there at once,
     from the first on only where `concurrency_written`. `max_tokens` is asked for where a request states no limit.
-    `image_tokens` is what a part that is no text counts as at most.
+    `image_tokens` is what a picture counts as at most; a film, a recording and a file as the whole `context`.
     """
 
     name: str

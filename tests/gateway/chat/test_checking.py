@@ -115,5 +115,6 @@ def test_the_largest_limit_counts_and_models_follow_the_model_without_twins() ->
 
 def test_parts_that_are_no_text_and_predictions_are_counted() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "file"}]
-    assert check({**GOOD, "messages": [{"role": "user", "content": parts}]}).others == 2
+    question = check({**GOOD, "messages": [{"role": "user", "content": parts}]})
+    assert (question.others, question.wholes) == (2, 1)
     assert check({**GOOD, "prediction": {"type": "content", "content": "x" * 1_000}}).prediction > 1_000

@@ -64,6 +64,7 @@ class ChatCall:
     max_tokens: int | None = None
     answers: int = 1
     others: int = 0
+    wholes: int = 0
     prediction: int = 0
     first_attempt: int = 1
     attempts: int | None = None
@@ -89,7 +90,11 @@ def terms(call: ChatCall, upstream: Upstream, *, bare: bool = False) -> Terms:
     """The bound of this call at this deployment."""
     deployment = upstream.deployment
     body = upstream.body(call.fields, stream=call.stream, max_tokens=call.max_tokens, bare=bare)
-    prompt = upstream.bound.bound(len(body)) + call.others * deployment.image_tokens
+    prompt = upstream.bound.bound(len(body))
+    if call.others:  # a film, a recording or a file may fill the window, and more than that is no prompt
+        context = deployment.endpoint.context
+        pictures = (call.others - call.wholes) * deployment.image_tokens
+        prompt += min(pictures + call.wholes * context, context)
     output = call.answers * (call.max_tokens or deployment.max_tokens) + call.prediction
     amount = 0 if deployment.price is None else worst(deployment.price, prompt, output)
     return Terms(body, prompt, output, amount)

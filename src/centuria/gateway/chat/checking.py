@@ -32,7 +32,8 @@ _UNPRICED: Mapping[str, tuple[Any, ...]] = {
 class Question:
     """A checked request. `fields` are the upstream's, without `model`; `models` in the order of preference.
 
-    `max_tokens` bounds one answer (None: not said), `answers` is their number, `others` counts parts that are no text.
+    `max_tokens` bounds one answer (None: not said), `answers` is their number, `others` counts parts that are no text,
+    `wholes` those of them that are no picture either, and may take a model's whole window each.
     `prediction` is the size in bytes of an answer that was predicted, which may be paid for beside the real one.
     """
 
@@ -45,6 +46,7 @@ class Question:
     others: int
     mcp_tools: tuple[str, ...] | None = None
     prediction: int = 0
+    wholes: int = 0
 
 
 def parse(body: bytes) -> dict[str, Any]:
@@ -64,6 +66,7 @@ def check(fields: dict[str, Any]) -> Question:
     models = _models(fields.pop("model", None), fields.pop("models", None))
     tools = fields.pop("mcp_tools", None)
     stream = fields.get("stream")
+    others, wholes = _check_messages(fields.get("messages"))
     if stream is not None and not isinstance(stream, bool):
         raise bad_request("`stream` must be true or false.", param="stream")
     return Question(
@@ -73,7 +76,8 @@ def check(fields: dict[str, Any]) -> Question:
         wants_usage=_wants_usage(fields),
         max_tokens=_max_tokens(fields),
         answers=_count(fields, "n", _CHOICES) or 1,
-        others=_check_messages(fields.get("messages")),
+        others=others,
+        wholes=wholes,
         mcp_tools=None if tools is None else _names(tools, "mcp_tools", 128),
         prediction=_check_cost(fields),
     )
@@ -139,22 +143,24 @@ def _names(value: Any, field: str, most: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(value))
 
 
-def _check_messages(messages: Any) -> int:
-    """The number of parts that are no text."""
+def _check_messages(messages: Any) -> tuple[int, int]:
+    """The number of parts that are no text, and of those that are no picture either."""
     if not isinstance(messages, list) or not messages:
         raise bad_request("`messages` must be a list with one message at least.", param="messages")
     if len(messages) > _MESSAGES:
         raise bad_request(f"`messages` holds more than {_MESSAGES:,} messages.", param="messages")
-    others = 0
+    others = wholes = 0
     for number, message in enumerate(messages):
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise bad_request("Each message must be an object with a `role`.", param=f"messages[{number}]")
         content = message.get("content")
         if isinstance(content, list):
-            others += sum(not (isinstance(part, dict) and part.get("type") in ("text", "refusal")) for part in content)
+            kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
+            others += sum(kind not in ("text", "refusal") for kind in kinds)
+            wholes += sum(kind not in ("text", "refusal", "image_url") for kind in kinds)
         elif content is not None and not isinstance(content, str):
             raise bad_request("`content` must be text or a list of parts.", param=f"messages[{number}].content")
-    return others
+    return others, wholes
 
 
 def _check_cost(fields: Mapping[str, Any]) -> int:

@@ -81,6 +81,7 @@ def call_of(request: Request, question: Question, deadline: float) -> ChatCall:
         max_tokens=question.max_tokens,
         answers=question.answers,
         others=question.others,
+        wholes=question.wholes,
         prediction=question.prediction,
         size=len(request.body),
     )
