@@ -124,6 +124,29 @@ async def test_a_key_that_is_refused_is_tried_again_after_a_minute_then_two_and_
         assert it.governor._breaker.left(asyncio.get_running_loop().time()) == pytest.approx(60)
 
 
+def _asks(status: int, said: str, seconds: float | None) -> ModelError:
+    kind = ModelDenied if status == 402 else ModelUnavailable
+    return kind(said, status=status, retry_after=seconds, served=False)
+
+
+@virtual_clock
+@pytest.mark.parametrize(
+    ("status", "said", "seconds"),
+    [(402, "No.", 1e9), (429, "No.", 1e9), (503, "No.", 1e9), (429, "No, try again in 24h.", None)],
+)
+async def test_a_deployment_that_asks_for_a_day_is_asked_again_after_a_quarter_of_an_hour(
+    status: int, said: str, seconds: float | None
+) -> None:
+    async with lane(concurrency=100) as it:
+        with pytest.raises(ModelError):
+            await visit(it, fails=_asks(status, said, seconds))
+        await asyncio.sleep(700)
+        with pytest.raises(ModelError):
+            await visit(it)
+        await asyncio.sleep(205)
+        assert await visit(it, patience=60.0) < 910
+
+
 @virtual_clock
 async def test_many_denials_of_one_burst_count_once_and_all_that_wait_are_told() -> None:
     async with lane(concurrency=5) as it:

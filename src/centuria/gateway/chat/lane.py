@@ -19,7 +19,7 @@ from typing import Self
 
 from centuria.core.fairqueue import FairQueue
 from centuria.core.governor import Governor
-from centuria.core.ratelimits import NOTHING, Stated, read_headers
+from centuria.core.ratelimits import NOTHING, Stated, read_headers, read_refusal
 from centuria.core.refusals import verdict
 from centuria.errors import ModelDenied, ModelError
 from centuria.gateway.problems import Problem, overloaded
@@ -32,6 +32,8 @@ _TICK = 0.001
 _NEVER = 1e9
 #: Seconds until a deployment that denies everything is asked again, where it does not say; doubled up to the second.
 DENIED, DENIED_MOST = 60.0, 900.0
+#: Seconds that a deployment may ask to be left alone: it is everybody's, and after that a request finds out.
+BELIEVED = 900.0
 
 
 @dataclass(slots=True)
@@ -143,7 +145,12 @@ class Lane:
     def refused(self, ticket: int, error: ModelError, headers: Mapping[str, str] | None) -> None:
         """Whoever has this ticket got no answer."""
         now = self.now()
-        if error.retry_after is None and verdict(error) == "denied":
+        asked = error.retry_after
+        if asked is None and verdict(error) == "limited":
+            asked = read_refusal(error.message).wait
+        if asked is not None and asked > BELIEVED:
+            error = _asking(error, BELIEVED)
+        elif error.retry_after is None and verdict(error) == "denied":
             error = self._with_an_end(error, now)
         self.governor.refused(ticket, error, self.stated(headers), now=now, dice=self._dice())
         self.pump()
@@ -153,14 +160,7 @@ class Lane:
         if now >= self._denied_until:
             self._denied_until = now + min(DENIED * 2.0 ** min(self.denials, 20), DENIED_MOST)
             self.denials += 1
-        return ModelDenied(
-            error.message,
-            status=error.status,
-            kind=error.kind,
-            retry_after=self._denied_until - now,
-            served=error.served,
-            remedy=error.remedy,
-        )
+        return _asking(error, self._denied_until - now)
 
     def _arm(self, seconds: float) -> None:
         if self._timer is not None:
@@ -191,6 +191,18 @@ class Lane:
     def close(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
+
+
+def _asking(error: ModelError, seconds: float) -> ModelError:
+    """The same error, which asks for so long."""
+    return type(error)(
+        error.message,
+        status=error.status,
+        kind=error.kind,
+        retry_after=seconds,
+        served=error.served,
+        remedy=error.remedy,
+    )
 
 
 class Place:
