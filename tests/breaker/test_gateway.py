@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from centuria.gateway.app import Presence
+from centuria.gateway.settings import Caps
 from centuria.gateway.web import CONNECTION, ClientGone
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
@@ -153,3 +154,26 @@ async def test_a_part_that_may_fill_the_window_costs_no_more_than_the_budget(kin
         rich = await it.add_key("rich", budget=DOLLAR // 7)
         assert (await it.ask(rich, messages=[{"role": "user", "content": [part] * 20}])).status == 200
         assert it.spent("rich") <= DOLLAR // 7
+
+
+async def test_one_keys_mcp_sessions_keep_no_other_key_out_and_make_room_when_they_end() -> None:
+    accept = {"Accept": "application/json, text/event-stream"}
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}
+    asked = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": asked}
+    caps = Caps(queue=3.0, request=20.0, grace=1.0, mcp_sessions=3)
+    async with FakeUpstream() as upstream, serving(one(upstream, caps=caps)) as it:
+        mallory, bob = {**accept, **await it.add_key("mallory")}, {**accept, **await it.add_key("bob")}
+
+        async def opened(key: dict[str, str]) -> tuple[int, str, str]:
+            async with it.session.post(f"{it.url}/mcp", json=asked, headers=key) as response:
+                said = await response.text()
+                return response.status, response.headers.get("mcp-session-id", ""), said
+
+        got = await asyncio.gather(*(opened(mallory) for _ in range(10)))
+        assert sorted(status for status, _, _ in got) == [200] * 3 + [429] * 7
+        assert all("3 MCP sessions" in said for status, _, said in got if status == 429)
+        assert (await opened(bob))[0] == 200
+        session = next(id for status, id, _ in got if status == 200)
+        async with it.session.delete(f"{it.url}/mcp", headers={**mallory, "mcp-session-id": session}) as response:
+            assert response.status == 200
+        assert (await opened(mallory))[0] == 200

@@ -131,9 +131,10 @@ def out_of_budget(message: str, remedy: str = "") -> Problem:
     )
 
 
-def rate_limited(message: str, seconds: float) -> Problem:
+def rate_limited(message: str, seconds: float, *, remedy: str = "") -> Problem:
     """`seconds`: when it will be admitted, as far as is known."""
-    return Problem(429, "rate_limit_reached_error", message, headers={"Retry-After": retry_after(seconds)})
+    headers = {"Retry-After": retry_after(seconds)}
+    return Problem(429, "rate_limit_reached_error", message, headers=headers, remedy=remedy)
 
 
 def overloaded(message: str, seconds: float = 1.0) -> Problem:

@@ -39,6 +39,7 @@ class Caps:
     longest silence of one that sends its headers. `request` bounds a request as a whole, `queue` its wait for a place;
     at most `waiting` requests of one key wait, `waiting_all` of all keys. `connections` are open at once. A request has
     `attempts` attempts at most, over retries and fallbacks. `grace` is how long streams may go on after SIGTERM.
+    One key may have `mcp_sessions` open at `/mcp`.
     """
 
     header: int = 32_768
@@ -53,6 +54,7 @@ class Caps:
     connections: int = 10_000
     attempts: int = 4
     grace: float = 30.0
+    mcp_sessions: int = 500
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class CapsShape(Shape):
     connections: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
     attempts: Annotated[int, Field(ge=1, le=100)] | None = None
     grace: Annotated[float, Field(ge=0, le=3_600)] | None = None
+    mcp_sessions: Annotated[int, Field(ge=1, le=10_000)] | None = None
 
 
 class SwarmsShape(Shape):

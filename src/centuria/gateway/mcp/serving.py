@@ -15,10 +15,11 @@ from typing import Any
 
 import mcp_types as types
 from mcp import MCPError
-from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser, AuthorizationContext
 from mcp.server.auth.provider import AccessToken
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
+from mcp.server.streamable_http import StreamableHTTPServerTransport
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
 
 from centuria import __version__
@@ -27,8 +28,8 @@ from centuria.errors import CenturiaError
 from centuria.gateway.headers import agent_of, priority_of, value_of
 from centuria.gateway.mcp.telling import described, refused, result_of, said
 from centuria.gateway.ports import Key
-from centuria.gateway.problems import Problem, not_found
-from centuria.gateway.settings import GatewaySettings
+from centuria.gateway.problems import Problem, not_found, rate_limited
+from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import CALLER, Mount, Receive, Scope, Send
 from centuria.ports import Listener
@@ -55,9 +56,29 @@ _SWARM_SCHEMA: Mapping[str, Any] = {
 _log = logging.getLogger("centuria.gateway")
 #: Of a call's progress what waits for a slow client; the newest is dropped beyond that.
 _NEWS = 64
+#: Seconds after which a session without a request is ended, and until one that found no room may ask again.
+_RESTING, _SOON = 300.0, 30.0
 
 Context = ServerRequestContext[Any, Any]
 _asking: ContextVar[Key | None] = ContextVar("the key whose request this is", default=None)
+
+
+class _Sessions(StreamableHTTPSessionManager):
+    """The SDK's, which knows one cap for all: here nobody's sessions keep another key out."""
+
+    def __init__(self, server: Server[Any], caps: Caps) -> None:
+        super().__init__(server, max_request_body_size=caps.body, session_idle_timeout=_RESTING)
+        self._most_each = caps.mcp_sessions
+
+    def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
+        """Raises `Problem` (429)."""
+        if sum(owner == requestor for owner in self._session_owners.values()) >= self._most_each:
+            raise rate_limited(
+                f"This key has {self._most_each:,} MCP sessions open, as many as it may.",
+                _SOON,
+                remedy="End those that are done with (DELETE), or raise `mcp_sessions` in gateway.toml.",
+            )
+        return super()._admit_session(requestor)
 
 
 class McpServing:
@@ -80,7 +101,7 @@ class McpServing:
             on_read_resource=_no_resource,
             get_tool_input_schema=self._schema,
         )
-        self._manager = StreamableHTTPSessionManager(server, max_request_body_size=settings.caps.body)
+        self._manager = _Sessions(server, settings.caps)
         self._stack = AsyncExitStack()
         self._stopping = asyncio.Event()
 
