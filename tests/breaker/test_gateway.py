@@ -18,6 +18,7 @@ from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Raw, Text
 from tests.gateway.served import ASKED, one, raw, serving, usage
+from tests.waiting import until
 
 VIDEO = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://example.com/v.mp4"}}]}]
 
@@ -177,3 +178,36 @@ async def test_one_keys_mcp_sessions_keep_no_other_key_out_and_make_room_when_th
         async with it.session.delete(f"{it.url}/mcp", headers={**mallory, "mcp-session-id": session}) as response:
             assert response.status == 200
         assert (await opened(mallory))[0] == 200
+
+
+async def test_bodies_on_their_way_have_room_together_and_half_of_it_for_one_key() -> None:
+    caps = Caps(queue=3.0, request=20.0, grace=1.0, body=40_000, bodies=100_000)
+    async with FakeUpstream(lambda _: Text("Hi.")) as upstream, serving(one(upstream, caps=caps)) as it:
+        names = [await it.add_key(name) for name in ("mallory", "bob")]
+        held = it.gateway.app.bodies
+
+        async def half_sent(key: dict[str, str], path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", it.port)
+            head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key['Authorization']}\r\n"
+            accept = "Accept: application/json, text/event-stream\r\nContent-Type: application/json\r\n"
+            writer.write(f"{head}{accept}Content-Length: 35000\r\n\r\n".encode() + b" " * 30_000)
+            return reader, writer
+
+        for path in ("/v1/chat/completions", "/mcp"):
+            mallory, bob = names
+            first = await half_sent(mallory, path)
+            await until(lambda: held.size == 30_000)
+            second = await half_sent(mallory, path)
+            async with asyncio.timeout(5):
+                said = await second[0].readuntil(b"}}")
+            assert said.startswith(b"HTTP/1.1 503 ")
+            assert b"\r\nretry-after: " in said
+            assert b"this key" in said
+            assert held.size <= 50_000
+            assert (await it.ask(bob)).status == 200
+            for _, writer in (first, second):
+                writer.close()
+            await until(lambda: held.size == 0)
+            assert (await it.ask(mallory)).status == 200
+        assert held.size == 0
+        assert not held._each

@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from centuria.errors import CenturiaError
+from centuria.gateway.bodies import Bodies, Body
 from centuria.gateway.problems import (
     Problem,
     StoreUnavailable,
@@ -60,25 +61,31 @@ class App:
         self._origins = settings.origins
         self._router = router
         self._ring = ring
+        self.bodies = Bodies(settings.caps)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             raise ValueError(f"the gateway speaks HTTP alone, not {scope['type']}")
         request = _request(scope)
+        body = self.bodies.begin()
         try:
             self._check_where_from(request)
             mount = self._router.mounted(request.path)
             if mount is not None:
-                await self._pass_on(mount, request, scope, receive, send)
+                await self._pass_on(mount, request, body, scope, receive, send)
                 return
             async with Presence(scope, receive) as presence:
-                await self._serve(request, presence, send)
+                await self._serve(request, body, presence, send)
         except ClientGone:
             return
         except Problem as problem:
             await _send(told(problem), request, send)
+        finally:
+            body.end()
 
-    async def _pass_on(self, mount: Mount, request: Request, scope: Scope, receive: Receive, send: Send) -> None:
+    async def _pass_on(
+        self, mount: Mount, request: Request, body: Body, scope: Scope, receive: Receive, send: Send
+    ) -> None:
         """To the application below this path, for the key that asks."""
         begun = False
 
@@ -87,20 +94,27 @@ class App:
             begun = True
             await send(message)
 
+        async def received() -> MutableMapping[str, Any]:
+            message = await receive()
+            body.add(len(message.get("body", b"")))
+            return message
+
         try:
             request.key = await self._ring.identify(request)
-            await mount.app({**scope, CALLER: request.key}, receive, sent)
+            body.key = request.key.id
+            await mount.app({**scope, CALLER: request.key}, received, sent)
         except Exception as error:  # the edge of a request
             answer = _answer_to(error, request)
             if not begun:  # else it is cut, so that nobody takes it for whole
                 await _send(answer, request, send)
 
-    async def _serve(self, request: Request, presence: Presence, send: Send) -> None:
+    async def _serve(self, request: Request, body: Body, presence: Presence, send: Send) -> None:
         try:
             route, request.parts = self._router.match(request.method, request.path)
             await self._authorise(route, request)
             if request.method not in ("GET", "HEAD"):
-                request.body = await _read(request, presence, self._caps)
+                body.key = request.key.id
+                request.body = await _read(request, body, presence, self._caps)
                 presence.awaited = False
             presence.watch()
             answer = await route.handler(request)
@@ -184,8 +198,9 @@ class Presence:
             raise late
 
 
-async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
-    """The body, within its cap; one that comes too slowly is the server's affair. Raises `Problem` (413)."""
+async def _read(request: Request, body: Body, presence: Presence, caps: Caps) -> bytes:
+    """The body, within its cap and the room that there is for all; one that comes too slowly is the server's affair.
+    Raises `Problem` (413, 503)."""
     length = request.headers.get("content-length", "")
     if length.isdigit() and int(length) > caps.body:
         raise too_large(caps.body)
@@ -200,6 +215,7 @@ async def _read(request: Request, presence: Presence, caps: Caps) -> bytes:
         size, more = size + len(part), message.get("more_body", False)
         if size > caps.body:
             raise too_large(caps.body)
+        body.add(len(part))
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 

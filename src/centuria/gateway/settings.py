@@ -39,7 +39,8 @@ class Caps:
     longest silence of one that sends its headers. `request` bounds a request as a whole, `queue` its wait for a place;
     at most `waiting` requests of one key wait, `waiting_all` of all keys. `connections` are open at once. A request has
     `attempts` attempts at most, over retries and fallbacks. `grace` is how long streams may go on after SIGTERM.
-    One key may have `mcp_sessions` open at `/mcp`.
+    One key may have `mcp_sessions` open at `/mcp`. The bodies of all requests under way take `bodies` at most, those of
+    one key the half of it.
     """
 
     header: int = 32_768
@@ -55,6 +56,7 @@ class Caps:
     attempts: int = 4
     grace: float = 30.0
     mcp_sessions: int = 500
+    bodies: int = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,6 +75,7 @@ class CapsShape(Shape):
 
     header: Bytes | None = None
     body: Bytes | None = None
+    bodies: Bytes | None = None
     stall: Seconds | None = None
     send: Seconds | None = None
     read: Seconds | None = None
