@@ -211,3 +211,30 @@ async def test_bodies_on_their_way_have_room_together_and_half_of_it_for_one_key
             assert (await it.ask(mallory)).status == 200
         assert held.size == 0
         assert not held._each
+
+
+async def test_a_client_of_http_1_0_has_a_stream_without_chunks_that_ends_with_its_connection() -> None:
+    async with FakeUpstream(lambda _: Text("One two three.", gap=0.01)) as upstream, serving(one(upstream)) as it:
+        key = (await it.add_key("a"))["Authorization"]
+
+        async def answer(**fields: Any) -> tuple[bytes, bytes]:
+            body = json.dumps({**ASKED, **fields}).encode()
+            head = f"POST /v1/chat/completions HTTP/1.0\r\nHost: localhost\r\nAuthorization: {key}\r\n"
+            said = await raw(it.port, f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+            head_of, _, rest = said.partition(b"\r\n\r\n")
+            assert b" 200 " in head_of
+            assert b"connection: close" in head_of
+            assert b"transfer-encoding" not in head_of
+            return head_of, rest
+
+        _, stream = await answer(stream=True)
+        events = stream.split(b"\n\n")
+        assert all(event.startswith(b"data: ") for event in events[:-1])
+        assert events[-2:] == [b"data: [DONE]", b""]
+        head, whole = await answer()
+        assert b"content-length: %d" % len(whole) in head
+        assert json.loads(whole)["choices"]
+        bare = await raw(
+            it.port, f"HEAD /v1/models HTTP/1.0\r\nHost: localhost\r\nAuthorization: {key}\r\n\r\n".encode()
+        )
+        assert bare.startswith(b"HTTP/1.1 200 ")

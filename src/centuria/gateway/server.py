@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 import httptools
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from centuria.errors import ConfigurationError
@@ -40,6 +40,20 @@ def _refusal(status: int, phrase: str, code: str, message: str, *more: str) -> b
 _TOO_LARGE = _refusal(431, "Request Header Fields Too Large", "headers_too_large", "The headers are too large.")
 _TOO_SLOW = _refusal(408, "Request Timeout", "request_timeout", "The request did not come on in time.")
 _FULL = _refusal(503, "Service Unavailable", "too_many_connections", "Too many connections are open.", "retry-after: 1")
+
+
+class _UntilClosed(RequestResponseCycle):
+    """An answer to HTTP/1.0, which knows no chunks: where no length is said, it ends with the connection."""
+
+    _open_ended = False
+
+    async def send(self, message: Any) -> None:
+        if message["type"] == "http.response.start":
+            if all(name.lower() != b"content-length" for name, _ in message.get("headers", ())):
+                self._open_ended, self.chunked_encoding = True, False
+        elif self._open_ended:
+            self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
 
 
 class CappedProtocol(HttpToolsProtocol):
@@ -143,6 +157,8 @@ class CappedProtocol(HttpToolsProtocol):
             return
         self._missing, self._unread = "body", 0
         super().on_headers_complete()
+        if self.scope["http_version"] == "1.0" and type(self.cycle) is RequestResponseCycle:
+            self.cycle.__class__ = _UntilClosed
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
