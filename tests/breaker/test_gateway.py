@@ -7,12 +7,15 @@ import io
 import json
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from centuria.errors import ConfigurationError
 from centuria.gateway.app import Presence
 from centuria.gateway.settings import Caps
+from centuria.gateway.store.sqlite import SqliteStore
 from centuria.gateway.web import CONNECTION, ClientGone
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
@@ -238,3 +241,35 @@ async def test_a_client_of_http_1_0_has_a_stream_without_chunks_that_ends_with_i
             it.port, f"HEAD /v1/models HTTP/1.0\r\nHost: localhost\r\nAuthorization: {key}\r\n\r\n".encode()
         )
         assert bare.startswith(b"HTTP/1.1 200 ")
+
+
+@pytest.mark.parametrize("status", [201, 205, 206, 299])
+async def test_an_answer_is_a_200_whatever_success_its_upstream_calls_it(status: int) -> None:
+    told = {"choices": [{"message": {"content": "Hi."}}], "usage": {"prompt_tokens": 5, "completion_tokens": 5}}
+    reply = Raw((json.dumps(told).encode(),), status=status, content_type="application/json")
+    async with FakeUpstream(lambda _: reply) as upstream, serving(one(upstream)) as it:
+        key = await it.add_key("a")
+        assert [(await it.ask(key, stream=stream)).status for stream in (False, True)] == [200, 200]
+        assert [row.status for row in it.rows] == [status, status]
+
+
+async def test_no_tool_of_a_callers_own_is_taken_for_the_gateways_swarm() -> None:
+    async with FakeUpstream() as upstream, serving(one(upstream)) as it:
+        manifest = {"name": "run_swarm", "tool": "web__fetch"}
+        url, key = f"{it.url}/v1/mcp/tools", await it.add_key("a")
+        async with it.session.post(url, json=manifest, headers=key) as response:
+            error = (await response.json())["error"]
+            assert (response.status, error["code"], error["param"]) == (400, "name_taken", "tools[0].name")
+
+
+async def test_a_store_by_the_name_of_a_link_is_no_other_store(tmp_path: Path) -> None:
+    (tmp_path / "link.db").symlink_to("gateway.db")
+    first = SqliteStore(tmp_path / "gateway.db")
+    second = SqliteStore(tmp_path / "link.db")
+    try:
+        await first.start("a")
+        with pytest.raises(ConfigurationError, match="Another gateway"):
+            await second.start("b")
+    finally:
+        await first.aclose()
+        await second.aclose()

@@ -289,7 +289,8 @@ def _request(scope: Scope) -> Request:
 def _name(host: str) -> str:
     """The name of a Host header, without its port."""
     if host.startswith("["):
-        return host[: host.find("]") + 1].lower()
+        name, bracket, port = host.partition("]")
+        return (name + bracket).lower() if bracket and (not port or port.startswith(":")) else ""
     return host.rpartition(":")[0].lower() if ":" in host else host.lower()
 
 

@@ -216,6 +216,8 @@ async def test_connections_above_the_cap_are_told_to_come_again() -> None:
         ("evil.example", None, 403),
         ("localhost.evil.example", None, 403),
         ("localhost, evil.example", None, 403),
+        ("[::1]evil.example", None, 403),
+        ("[::1]:8080", None, 200),
         ("", None, 403),
         ("[::1", None, 403),
         ("localhost", "http://localhost", 200),

@@ -42,7 +42,8 @@ class Answer:
 
     def __init__(self, attempt: Attempt, attempts: int, more: Mapping[str, str]) -> None:
         self._attempt = attempt
-        self.status = attempt.status
+        #: An upstream's 205 or 206 would tell the client of a body that is none, or not all; the row has its status.
+        self.status = 200
         #: The gateway's name of the model that answered.
         self.model = attempt.model
         self.attempts = attempts

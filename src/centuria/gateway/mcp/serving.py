@@ -30,6 +30,7 @@ from centuria.gateway.mcp.telling import described, refused, result_of, said
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, not_found, rate_limited
 from centuria.gateway.settings import Caps, GatewaySettings
+from centuria.gateway.tools.manifest import RUN_SWARM
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import CALLER, Mount, Receive, Scope, Send
 from centuria.ports import Listener
@@ -37,7 +38,6 @@ from centuria.ports import Listener
 #: Runs a goal as a swarm and gives its result as text. Raises `Problem`.
 RunSwarm = Callable[[Key, Mapping[str, Any]], Awaitable[str]]
 PATH = "/mcp"
-RUN_SWARM = "run_swarm"
 _SWARM_SCHEMA: Mapping[str, Any] = {
     "type": "object",
     "properties": {

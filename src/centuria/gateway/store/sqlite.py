@@ -96,7 +96,9 @@ class SqliteStore:
     async def start(self, gateway: str) -> None:
         if self._lock is None:
             try:
-                self._lock = await asyncio.to_thread(WriterLock, self.path)
+                self._lock = await asyncio.to_thread(
+                    lambda: WriterLock(self.path.resolve())
+                )  # a link is no other store
             except JournalError as error:
                 raise ConfigurationError(
                     f"Another gateway works with {self.path}, or its lock file cannot be written.",

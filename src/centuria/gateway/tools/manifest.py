@@ -24,6 +24,8 @@ MOST_DESCRIBED, MOST_SCOPE = 4_000, 200
 MOST_URL = 2_000
 #: The scope of what every agent of the key has.
 RUN = "run"
+#: What runs a swarm at `/mcp`, so that none of a caller's own is taken for it.
+RUN_SWARM = "run_swarm"
 
 _FIELDS = frozenset({"name", "tool", "description", "parameters", "input_schema", "scope", "limit", "priority", "type"})
 _REMOTE = frozenset({"name", "url", "description", "limit", "priority", "scope", "type"})
@@ -90,6 +92,8 @@ def read_entry(entry: Mapping[str, Any], place: str) -> Registered:
             f"{name[:64]!r} is no name of a tool: letters, digits, `_` and `-`, 3 to 64 of them, no digit first.",
             param=f"{place}.name",
         )
+    if name == RUN_SWARM:
+        raise bad_request(f"{name} is the gateway's own tool.", param=f"{place}.name", code="name_taken")
     if entry.get("type", "function") != "function":
         raise bad_request("The type of a tool is `function`.", param=f"{place}.type")
     for schema in ("parameters", "input_schema"):
