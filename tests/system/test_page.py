@@ -601,3 +601,32 @@ async def test_a_gateway_without_a_document_says_so(tmp_path: Path) -> None:
         shown.expected.append("404")
         await shown.page.goto(f"{one.url}/docs")
         await shown.page.wait_for_selector("text=This gateway has no OpenAPI document.")
+
+
+@pytest.mark.parametrize(("rehearsal", "words"), [(True, "would cost"), (False, "spent")])
+async def test_small_dollars_are_told_whole_and_those_of_a_rehearsal_as_what_it_would_cost(
+    rehearsal: bool, words: str, tmp_path: Path
+) -> None:
+    draw = """async ([rehearsal, dollars]) => {
+        const [{ spend }, { tiles }, { Fold }] = await Promise.all(
+            ["parts/spend.js", "parts/tiles.js", "fold.js"].map(file => import("/assets/script/" + file)));
+        const starts = [], plain = CanvasRenderingContext2D.prototype.fillText;
+        CanvasRenderingContext2D.prototype.fillText = function (text, x, y) {
+            if (this.textAlign === "right") starts.push([text, x - this.measureText(text).width]);
+            plain.call(this, text, x, y);
+        };
+        const fold = new Fold(), money = spend(), figures = tiles();
+        Object.assign(fold, { rehearsal, seq: 1, spent: dollars * 1e12, cap: null, spending: [[0, 0], [5, dollars * 1e12]] });
+        document.body.replaceChildren(figures.node, money.node);
+        await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+        money.update(fold, 10);
+        figures.update(fold, 10);
+        return [starts, figures.node.innerText + money.node.innerText];
+    }"""
+    async with served(tmp_path) as one, window(one.url) as shown:
+        await shown.page.goto(one.url)
+        starts, text = await shown.page.evaluate(draw, [rehearsal, 0.009342])
+        assert [label for label, _ in starts] == ["$0", "$0.004671", "$0.009342"]
+        assert all(start >= 0 for _, start in starts), starts
+        assert text.lower().count(words) == 2
+        assert text.lower().count("would cost" if words == "spent" else "spent") == 0

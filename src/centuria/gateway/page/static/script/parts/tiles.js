@@ -7,9 +7,10 @@ import { PICO, cap, num, pico, sec, short, usd, watch } from "../format.js";
 export function tiles() {
   const make = (title, label) => {
     const big = el("b", {}, "–"), words = el("p"), bar = label ? meter(label) : null;
-    return { node: el("section", { class: "tile" }, el("h2", {}, title), big, words, bar && bar.node), big, words, bar };
+    const head = el("h2", {}, title);
+    return { node: el("section", { class: "tile" }, head, big, words, bar && bar.node), head, big, words, bar };
   };
-  const tasks = make("Tasks", "Tasks by outcome"), money = make("Spent", "Money spent"), tokens = make("Tokens"), time = make("Time");
+  const tasks = make("Tasks", "Tasks by outcome"), money = make("Spent", "Money"), tokens = make("Tokens"), time = make("Time");
   const node = el("div", { class: "tiles" }, tasks.node, money.node, tokens.node, time.node);
 
   function big(part, words, small = "") {
@@ -24,6 +25,7 @@ export function tiles() {
     say(tasks.words, bad.length ? bad.join(", ") : fold.states.running ? `${num(fold.states.running)} at work` : fold.ended ? "all ok" : "none has begun");
     tasks.bar.update([...STATUSES.map(status => [fold.census[status], status + "-mark"]), [fold.states.running, "running-mark"]], fold.total || 1,
       `${fold.census.ok} ok, ${fold.ended - fold.census.ok} not ok, ${fold.total - fold.ended} to come`);
+    say(money.head, fold.rehearsal ? "Would cost" : "Spent");
     big(money, pico(fold.spent), fold.cap === null ? "no cap" : `of ${cap(fold.cap / PICO)}`);
     const more = [fold.reserved > 0 ? `${pico(fold.reserved)} reserved` : "", fold.held > 0 ? `${pico(fold.held)} held` : ""].filter(Boolean).join(", ");
     say(money.words, more || (fold.cap === null || !fold.spent ? "nothing reserved" : `${usd((fold.cap - fold.spent) / PICO)} left`));
