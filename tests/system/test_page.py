@@ -616,7 +616,8 @@ async def test_small_dollars_are_told_whole_and_those_of_a_rehearsal_as_what_it_
             plain.call(this, text, x, y);
         };
         const fold = new Fold(), money = spend(), figures = tiles();
-        Object.assign(fold, { rehearsal, seq: 1, spent: dollars * 1e12, cap: null, spending: [[0, 0], [5, dollars * 1e12]] });
+        const spent = dollars * 1e12;
+        Object.assign(fold, { rehearsal, seq: 1, spent, cap: null, spending: [[0, 0], [5, spent]] });
         document.body.replaceChildren(figures.node, money.node);
         await new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
         money.update(fold, 10);
