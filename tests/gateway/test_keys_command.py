@@ -250,9 +250,9 @@ def test_usage_as_csv_has_no_formula_in_it(used: Command) -> None:
     out, _ = used.run("usage", "--csv", "--by", "key")
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [(row["key"], row["prompt"], row["cost_usd"], row["held_usd"]) for row in rows] == [
-        ("'=bob", "1000", "0.02", "0.0"),
-        ("ada", "3000", "0.04", "0.01"),
-        ("local", "1000", "0.02", "0.0"),
+        ("'=bob", "1000", "0.020000000000", "0.000000000000"),
+        ("ada", "3000", "0.040000000000", "0.010000000000"),
+        ("local", "1000", "0.020000000000", "0.000000000000"),
     ]
 
 
@@ -296,3 +296,22 @@ def test_a_store_that_is_a_folder_is_said_by_its_whole_name(command: Command) ->
 def test_a_port_that_is_none_is_said_in_a_sentence(command: Command, port: str) -> None:
     _, said = command.run("serve", "--rehearse", "--port", port, code=2)
     assert said.startswith(f"centuria: There is no port {port}.") and "Traceback" not in said
+
+
+def test_small_money_is_told_in_decimals_and_never_in_powers_of_ten(command: Command) -> None:
+    [ada] = command.lines("keys", "add", "ada")
+    command.write([attempt("r1", ada["id"], 7)])
+    for form in ("--json", "--csv"):
+        assert "0.000000000007" in command.run("usage", form)[0]
+    [line] = command.lines("usage", "--by", "key")
+    assert line["cost_usd"] == 7e-12
+
+
+def test_a_new_key_is_shown_with_the_address_and_the_store_that_it_is_for(command: Command) -> None:
+    config = command.folder / "my gateway.toml"
+    config.write_text('[gateway]\nhost = "0.0.0.0"\nport = 9001\nstore = "keys.db"\n')
+    _, said = command.run("keys", "add", "ada lovelace", "--config", str(config))
+    assert "OPENAI_BASE_URL=http://127.0.0.1:9001/v1" in said
+    assert f"centuria keys revoke 'ada lovelace' --config '{config}'" in said
+    _, said = command.run("keys", "add", "bob", "--store", "other.db")
+    assert "centuria keys revoke bob --store other.db" in said

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import os
+import shlex
 import sys
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -43,12 +44,26 @@ def add(options: argparse.Namespace) -> int:
         return 0
     print(f"centuria: the key {key.name}, shown once: only its SHA-256 is kept.", file=sys.stderr)
     print(token)
+    url, where = _hints(options)
     print(
-        "  Use it: export OPENAI_API_KEY=<the key> OPENAI_BASE_URL=http://127.0.0.1:8080/v1\n"
-        f"  Revoke it: centuria keys revoke {key.name}",
+        f"  Use it: export OPENAI_API_KEY=<the key> OPENAI_BASE_URL={url}\n"
+        f"  Revoke it: centuria keys revoke {shlex.quote(key.name)}{where}",
         file=sys.stderr,
     )
     return 0
+
+
+def _hints(options: argparse.Namespace) -> tuple[str, str]:
+    """Where the gateway is as far as its file says, and the flag that names the same store."""
+    known = GatewaySettings(models={})
+    where = f" --store {shlex.quote(options.store)}" if options.store else ""
+    if options.config is not None:
+        known = read_gateway(options.config, os.environ, rehearse=True)
+        where = f" --config {shlex.quote(str(options.config))}"
+    # What listens everywhere is at this machine's own address, too.
+    host = "127.0.0.1" if known.host == "0.0.0.0" else "::1" if known.host == "::" else known.host  # noqa: S104
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{known.port or '<port>'}/v1", where
 
 
 def list_keys(options: argparse.Namespace) -> int:

@@ -9,11 +9,10 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from centuria.cli.keys import no_key, opened, print_table
 from centuria.errors import ConfigurationError
-from centuria.gateway.keyjson import in_dollars
+from centuria.gateway.keyjson import exactly
 from centuria.gateway.keys import LOCAL
 from centuria.gateway.ports import UsageLine
 from centuria.views.words import clean, dollars
@@ -36,13 +35,17 @@ def usage(options: argparse.Namespace) -> int:
     groups = _added(lines, names, by)
     if options.json:
         for group, sums in groups.items():
-            print(json.dumps(dict(zip(by, group, strict=True)) | _in_dollars(sums)))
+            told = json.dumps(dict(zip(by, group, strict=True)) | _counts(sums))
+            money = ", ".join([f'"{name}": {amount}' for name, amount in _in_dollars(sums).items()])
+            print(f"{told[:-1]}, {money}}}")
     elif options.csv:
         writer = csv.writer(sys.stdout, lineterminator="\n")
         columns = [f"{name}_usd" if name in ("cost", "held") else name for name in _SUMS]
         writer.writerow([*by, *columns])
         for group, sums in groups.items():
-            writer.writerow([*[_no_formula(cell) for cell in group], *_in_dollars(sums).values()])
+            writer.writerow(
+                [*[_no_formula(cell) for cell in group], *_counts(sums).values(), *_in_dollars(sums).values()]
+            )
     elif not groups:
         print("centuria: nothing was used", file=sys.stderr)
     else:
@@ -77,9 +80,13 @@ def _added(
     return dict(sorted(groups.items()))
 
 
-def _in_dollars(sums: Mapping[str, int]) -> dict[str, Any]:
-    counts = {name: sums[name] for name in _SUMS if name not in ("cost", "held")}
-    return counts | {"cost_usd": in_dollars(sums["cost"]), "held_usd": in_dollars(sums["held"])}
+def _counts(sums: Mapping[str, int]) -> dict[str, int]:
+    return {name: sums[name] for name in _SUMS if name not in ("cost", "held")}
+
+
+def _in_dollars(sums: Mapping[str, int]) -> dict[str, str]:
+    """With twelve decimals each, so that sheets and programs add up what the books have."""
+    return {f"{name}_usd": exactly(sums[name]) for name in ("cost", "held")}
 
 
 def _print(by: Sequence[str], groups: Mapping[tuple[str, ...], Mapping[str, int]]) -> None:

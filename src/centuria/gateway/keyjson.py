@@ -37,5 +37,10 @@ def all_fields(key: Key, balance: Balance) -> dict[str, Any]:
     return {**key_fields(key), **own, **balance_fields(key, balance)}
 
 
+def exactly(amount: Pico) -> str:
+    """Dollars with all their decimals, never in powers of ten."""
+    return f"{'-' * (amount < 0)}{abs(amount) // DOLLAR}.{abs(amount) % DOLLAR:012d}"
+
+
 def in_dollars(amount: Pico) -> float:
     return amount / DOLLAR
