@@ -96,7 +96,7 @@ class Gateway:
             stack.callback(self.funnel.close)
             stack.callback(self.funnel.abort)
             self.tools = await stack.enter_async_context(ToolService(settings, self.store, dice=self._dice))
-            loop = ToolLoop(self.tools, self.funnel.ask, settings)
+            loop = ToolLoop(self.tools, self.funnel.ask, settings, wall=self._wall)
             chat = ChatRoutes(self.funnel, settings.caps, loop)
             tools = ToolRoutes(self.tools, self.store, settings)
             swarms = SwarmService(settings, self.store, self.funnel.ask, self.tools, wall=self._wall)

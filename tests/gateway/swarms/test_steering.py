@@ -172,6 +172,9 @@ def test_tools_are_the_shared_ones_within_a_limit_that_can_be_changed(tmp_path: 
             assert (await one.alice.post(own, {"resource": "server:local", "limit": 0})).status == 202
             for wrong in ({"resource": "server:web", "limit": 5}, {"resource": "server:local", "limit": -1}, {}):
                 assert (await one.alice.post(own, wrong)).status == 400
+            more = await one.alice.post(own, {"resource": "agents", "limit": 9})
+            assert more.status == 400
+            assert "`max_agents`) is fixed at the start" in more.error and "centuria resume" not in more.error
             gate.set()
             await until(lambda: host._running["local"] == 0)
             assert len(host.calls) == 4

@@ -74,6 +74,12 @@ async def test_a_stream_brings_what_the_model_says_in_pieces_and_nothing_of_the_
         assert not any("tool_calls" in delta for delta in deltas)
         assert [e["choices"][0]["finish_reason"] for e in events] == [None] * (len(events) - 1) + ["stop"]
         assert (usage["choices"], usage["usage"]["total_tokens"]) == ([], 42)
+        again = await at.chat("web_search", "read", stream=True)
+        *others, _ = events_of(again.body)
+        for whole in ([*events, usage], others):  # one id and one time, however many turns
+            assert len({(event["id"], event["created"]) for event in whole}) == 1
+            assert whole[0]["id"].startswith("chatcmpl-") and whole[0]["created"] > 1_600_000_000
+        assert events[0]["id"] != others[0]["id"]
 
 
 async def test_a_stream_has_no_usage_unless_it_was_asked_for() -> None:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from centuria.core.progress import Progress
+from centuria.core.tallies import AGENTS
 from centuria.errors import CenturiaError, ConfigurationError, JournalError, first_of
 from centuria.events import Notice
 from centuria.gateway.problems import Problem, bad_request, conflict, not_found
@@ -96,11 +97,13 @@ class Work:
             self.run.set_priority(agent, priority)
 
     def set_limit(self, resource: str, limit: int) -> None:
-        with self._steered(None, otherwise=400):
+        # Whoever asks over HTTP has no command to resume it with.
+        remedy = "How many work at once (`max_agents`) is fixed at the start: spawn another swarm to have more."
+        with self._steered(None, otherwise=400, remedy=remedy if resource == AGENTS else None):
             self.run.set_limit(resource, limit, reason="set by its owner")
 
     @contextmanager
-    def _steered(self, agent: str | None, otherwise: int = 409) -> Any:
+    def _steered(self, agent: str | None, otherwise: int = 409, remedy: str | None = None) -> Any:
         if self.over.is_set():
             raise not_running(self.kept)
         if agent is not None and (self.progress is None or agent not in self.progress.tasks):
@@ -109,7 +112,7 @@ class Work:
             yield
         except ConfigurationError as error:
             if otherwise == 400 and self.begun.is_set():
-                raise bad_request(error.message, remedy=error.remedy) from None
+                raise bad_request(error.message, remedy=remedy or error.remedy) from None
             raise conflict(error.message, remedy=error.remedy) from None
 
 

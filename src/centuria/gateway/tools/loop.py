@@ -10,7 +10,8 @@ calls one is the answer.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
@@ -123,9 +124,12 @@ class _Talk:
 
 
 class ToolLoop:
-    """Answers chat requests that bring `mcp_tools`. `ask` is the funnel's."""
+    """Answers chat requests that bring `mcp_tools`. `ask` is the funnel's, `wall` seconds since 1970."""
 
-    def __init__(self, service: ToolService, ask: Ask, settings: GatewaySettings) -> None:
+    def __init__(
+        self, service: ToolService, ask: Ask, settings: GatewaySettings, *, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._wall = wall
         self._service = service
         self._ask = ask
         self._offers = Offers(service, settings)
@@ -170,9 +174,10 @@ class ToolLoop:
         No time-out spans a `yield`: whoever reads this is not to be cancelled in its stead.
         """
         opened = False
+        id, created = f"chatcmpl-{talk.request.id}", int(self._wall())
         try:
             while True:
-                turn = StreamedTurn(opened=opened)
+                turn = StreamedTurn(opened=opened, id=id, created=created)
                 async with aclosing(self._said(talk, turn)) as events:
                     async for event in events:
                         opened = True

@@ -75,14 +75,15 @@ class WholeTurn(Turn):
 
 
 class StreamedTurn(Turn):
-    """Feed what arrives. `error` is the event that ends everything; `opened` whether the caller has the role by now."""
+    """Feed what arrives. `error` is the event that ends everything; `opened` whether the caller has the role by now.
+    `id` and `created` are those of the whole stream, however many turns it takes."""
 
-    def __init__(self, *, opened: bool) -> None:
+    def __init__(self, *, opened: bool, id: str, created: int) -> None:
         super().__init__()
         self.opened = opened
         self.error: bytes | None = None
         self._events = EventDecoder()
-        self._frame: dict[str, Any] = {"id": "chatcmpl", "object": "chat.completion.chunk", "created": 0, "model": ""}
+        self._frame: dict[str, Any] = {"id": id, "object": "chat.completion.chunk", "created": created, "model": ""}
         self._spoke = False
         self._finish_reason: str | None = None
 
@@ -126,9 +127,8 @@ class StreamedTurn(Turn):
             return
         if isinstance(chunk.get("usage"), Mapping):
             self.usage = chunk["usage"]
-        for name in ("id", "created", "model"):
-            if chunk.get(name):
-                self._frame[name] = chunk[name]
+        if chunk.get("model"):
+            self._frame["model"] = chunk["model"]
         choices = chunk.get("choices")
         choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else None
         if choice is None:

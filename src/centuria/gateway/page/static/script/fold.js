@@ -198,7 +198,11 @@ const FOLDS = {
   task_paused(fold, e) { if (e.paused) fold.paused.add(e.task ?? null); else fold.paused.delete(e.task ?? null); },
   priority_set(fold, e) { fold.row(e.task).priority = e.priority; },
 
-  limit_set(fold, e) { Object.assign(fold.resource(e.resource), { limit: e.limit, reason: e.reason }); },
+  limit_set(fold, e) {
+    const row = fold.resource(e.resource);
+    row.first ??= e.limit;
+    Object.assign(row, { limit: e.limit, reason: e.reason });
+  },
   slot_queued(fold, e) {
     if (fold.tickets.has(e.ticket)) return;
     fold.tickets.set(e.ticket, { resource: e.resource, agent: e.agent, granted: false, slot: -1, span: -1 });

@@ -61,18 +61,19 @@ function governed() {
 }
 
 function stepper(name, title, swarm) {
-  const input = el("input", { type: "number", min: "0", max: String(MOST), step: "1", inputmode: "numeric", "aria-label": `Limit of ${title}` });
-  const step = by => el("button", { type: "button", "aria-label": `${by > 0 ? "One more" : "One less"} for ${title}`, onclick: () => { input.value = String(Math.max(0, Number(input.value || 0) + by)); settle(); } }, by > 0 ? "+" : "−");
+  const input = el("input", { type: "number", min: "0", step: "1", inputmode: "numeric", "aria-label": `Limit of ${title}` });
+  const step = by => el("button", { type: "button", "aria-label": `${by > 0 ? "One more" : "One less"} for ${title}`, onclick: () => { input.value = String(Math.min(most, Math.max(0, Number(input.value || 0) + by))); settle(); } }, by > 0 ? "+" : "−");
   const node = el("div", { class: "limit" }, step(-1), input, step(1));
   const fixed = el("span", { class: "soft", hidden: true });
-  let timer = 0, limit = 0, wanted = null;
+  let timer = 0, limit = 0, wanted = null, most = MOST;
 
   function settle() { wanted = input.value; clearTimeout(timer); timer = setTimeout(send, SETTLE_MS); }
   async function send() {
     clearTimeout(timer);
     const text = input.value.trim(), value = Number(text);
     if (wanted === null) return;
-    if (text === "" || !Number.isInteger(value) || value < 0 || value > MOST) { fail("A limit is a whole number, 0 or more."); return; }
+    if (text === "" || !Number.isInteger(value) || value < 0) { fail("A limit is a whole number, 0 or more."); return; }
+    if (value > most) { fail(name === "agents" ? `This swarm began with ${num(most)} agents at once, and cannot have more.` : `A limit is ${num(most)} at most.`); return; }
     wanted = null;
     if (value === limit) return;
     try {
@@ -100,6 +101,9 @@ function stepper(name, title, swarm) {
     node: el("div", {}, node, fixed),
     update(row, working) {
       limit = row.limit;
+      // Slots of agents are there from the start: they can be fewer for a while, and not more.
+      most = name === "agents" ? row.first ?? MOST : MOST;
+      mark(input, "max", String(most));
       if (wanted === null && input.value !== String(limit)) input.value = String(limit);
       node.hidden = !working;
       fixed.hidden = working;
