@@ -107,6 +107,7 @@ def test_a_server_starts_beside_the_file_that_names_it(tmp_path: Path) -> None:
         ('[tools.x]\ncommand = "a"\nheaders = { A = "b" }\n', "`headers`, which belongs to a server with a `url`."),
         ('[tools.x]\nbuiltin = "file_read"\nroots = ["no"]\n', "roots names `no`, which is not a folder."),
         ('[tools.x]\nbuiltin = "web_search"\nfolder = "."\nsearxng = "http://x"\n', "has `folder` and `searxng`."),
+        ('[tools.x]\nbuiltin = "web_search"\n', "[tools.x] has nothing to search with."),
         ('[tools.x]\nbuiltin = "web_search"\nsearxng = "x"\n', "searxng is not an http(s) URL."),
         ('[tools.x]\nbuiltin = "files"\n', "[tools.x] builtin must be one of"),
         ('[tools.x]\nurl = "ftp://b"\n', "[tools.x] url is not an http(s) URL."),
@@ -153,7 +154,7 @@ def test_any_name_that_hosts_allow_gets_a_legal_slug_of_its_own(tmp_path: Path) 
 
 def test_the_built_in_servers_keep_their_slugs_and_others_of_that_name_step_aside(tmp_path: Path) -> None:
     (tmp_path / "mcp.json").write_text('{"mcpServers": {"web": {"command": "x"}}}')
-    found = tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.search]\nbuiltin = "web_search"\n')
+    found = tools(tmp_path, '[job]\ntools_file = "mcp.json"\n[tools.search]\nbuiltin = "web_search"\nfolder = "."\n')
     assert found["search"].slug == "web"
     assert found["web"].slug.startswith("web-")
 

@@ -309,7 +309,11 @@ def test_small_money_is_told_in_decimals_and_never_in_powers_of_ten(command: Com
 
 def test_a_new_key_is_shown_with_the_address_and_the_store_that_it_is_for(command: Command) -> None:
     config = command.folder / "my gateway.toml"
-    config.write_text('[gateway]\nhost = "0.0.0.0"\nport = 9001\nstore = "keys.db"\n')
+    config.write_text(
+        '[gateway]\nhost = "0.0.0.0"\nport = 9001\nstore = "keys.db"\n'
+        # What a gateway needs to start is not needed for its keys.
+        '[tools.web]\nbuiltin = "web_search"\n[[model]]\nname = "m"\nprovider = "moonshot"\n'
+    )
     _, said = command.run("keys", "add", "ada lovelace", "--config", str(config))
     assert "OPENAI_BASE_URL=http://127.0.0.1:9001/v1" in said
     assert f"centuria keys revoke 'ada lovelace' --config '{config}'" in said

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import os
 import shlex
 import sys
 import time
@@ -19,7 +18,7 @@ from centuria.errors import ConfigurationError
 from centuria.gateway.keyjson import all_fields
 from centuria.gateway.keys import LOCAL, digest_of, new_key_id, new_token
 from centuria.gateway.ports import Balance, Key, Store
-from centuria.gateway.reading import read_gateway
+from centuria.gateway.reading import read_place
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
 from centuria.messages import Pico
@@ -58,7 +57,7 @@ def _hints(options: argparse.Namespace) -> tuple[str, str]:
     known = GatewaySettings(models={})
     where = f" --store {shlex.quote(options.store)}" if options.store else ""
     if options.config is not None:
-        known = read_gateway(options.config, os.environ, rehearse=True)
+        known = read_place(options.config)
         where = f" --config {shlex.quote(str(options.config))}"
     # What listens everywhere is at this machine's own address, too.
     host = "127.0.0.1" if known.host == "0.0.0.0" else "::1" if known.host == "::" else known.host  # noqa: S104
@@ -103,7 +102,7 @@ async def opened(options: argparse.Namespace, *, make: bool = False) -> AsyncIte
     """The store that the flags name. Without `make` it must be there already. Raises `ConfigurationError`."""
     where = options.store or GatewaySettings(models={}).store
     if options.config is not None:
-        where = read_gateway(options.config, os.environ, rehearse=True).store
+        where = read_place(options.config).store
     if not make and "://" not in where and not Path(where).is_file():
         raise ConfigurationError(
             f"There is no store {where}.",

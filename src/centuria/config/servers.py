@@ -23,6 +23,8 @@ BUILTINS: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "code_exec": ("code", ("seconds", "memory_mb", "output_chars")),
     "web_search": ("web", ("folder", "searxng")),
 }
+#: Variables by which `web_search` finds a service to ask.
+_SEARCHES = ("BRAVE_API_KEY", "TAVILY_API_KEY", "SEARXNG_URL")
 _OPTIONS = tuple(option for _, options in BUILTINS.values() for option in options)
 _OF_COMMAND = ("args", "env", "cwd")
 _OF_URL = ("headers", "agent_headers", "auth")
@@ -110,6 +112,15 @@ def _server(
     server = ToolServer(slug="", name=name)
     if shape.builtin is not None:
         server = replace(server, builtin=shape.builtin, options=_options(shape, shape.builtin, folder))
+        if (
+            shape.builtin == "web_search"
+            and not server.options
+            and not any(env.get(name, "").strip() for name in _SEARCHES)
+        ):
+            raise JobError(
+                "has nothing to search with.",
+                remedy=f'Add folder = "DIR" or searxng = "https://...", or set {" or ".join(_SEARCHES[:2])}.',
+            )
     elif shape.command is not None:
         server = process(server, shape.command, shape.args, shape.env, shape.cwd, folder=folder, env=env)
     elif shape.url is not None:

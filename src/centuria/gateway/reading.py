@@ -19,7 +19,7 @@ from centuria.core.prices import FREE
 from centuria.core.quoting import quoted
 from centuria.errors import JobError, ProviderError
 from centuria.gateway.settings import Caps, Deployment, GatewaySettings, SwarmLimits
-from centuria.gateway.shape import DeploymentShape, GatewayFileShape, SwarmsShape
+from centuria.gateway.shape import DeploymentShape, GatewayFileShape, GatewayShape, SwarmsShape
 from centuria.pricelist import load as load_prices
 from centuria.settings import Endpoint, Limits, Timeouts
 
@@ -34,6 +34,15 @@ def read_gateway(file: Path | None, env: Mapping[str, str], *, rehearse: bool = 
         return _settings(GatewayFileShape(), Path.cwd(), "", env, rehearse=rehearse)
     shape = _shape(read_text(file, limit=SMALL, what="The gateway file"), file.name)
     return _settings(shape, file.absolute().parent, file.name, env, rehearse=rehearse)
+
+
+def read_place(file: Path) -> GatewaySettings:
+    """Where a file says that its gateway listens and what it keeps; no model, tool or variable is looked at.
+
+    Raises `JobError`.
+    """
+    shape = _shape(read_text(file, limit=SMALL, what="The gateway file"), file.name)
+    return _placed(GatewaySettings(models={}), shape.gateway, file.absolute().parent)
 
 
 def _shape(text: str, name: str) -> GatewayFileShape:
@@ -70,6 +79,10 @@ def _settings(
         swarms=_swarms(shape.swarms, folder),
         rehearsal=rehearse,
     )
+    return _placed(settings, own, folder)
+
+
+def _placed(settings: GatewaySettings, own: GatewayShape, folder: Path) -> GatewaySettings:
     store = own.store if own.store is None or "://" in own.store else str(folder / own.store)
     said: dict[str, Any] = {"host": own.host, "port": own.port, "store": store}
     return replace(settings, **{key: value for key, value in said.items() if value is not None})
