@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -99,6 +100,14 @@ def test_a_call_says_for_whom_it_is_and_what_it_may_use() -> None:
     assert "model" not in call.fields
     assert call.fields["messages"] == BODY["messages"]
     assert funnel.left == 1
+
+
+def test_what_is_no_text_is_counted_for_a_swarm_too() -> None:
+    parts = [{"type": "image_url"}, {"type": "video_url"}, {"type": "text", "text": "What is it?"}]
+    body = {**BODY, "messages": [{"role": "user", "content": parts}]}
+    funnel = FakeFunnel(Pieces())
+    ask(funnel, whole, replace(request(), body=json.dumps(body).encode()))
+    assert (funnel.calls[0].others, funnel.calls[0].wholes) == (2, 1)
 
 
 def test_two_requests_never_have_the_same_id() -> None:

@@ -84,6 +84,7 @@ class FunnelTransport:
             max_tokens=question.max_tokens,
             answers=question.answers,
             others=question.others,
+            wholes=question.wholes,
             prediction=question.prediction,
             attempts=1,
             size=len(request.body),
