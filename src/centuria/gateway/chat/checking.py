@@ -25,6 +25,11 @@ _UNPRICED: Mapping[str, tuple[Any, ...]] = {
     "plugins": ([],),
     "search_parameters": (),
     "enable_search": (False,),
+    # Who serves it, and how quickly: the same model has several prices at a provider that asks others.
+    "provider": (),
+    "providerOptions": (),
+    "preset": (),
+    "speed": ("standard",),
 }
 
 
