@@ -121,4 +121,7 @@ def test_parts_that_are_no_text_and_predictions_are_counted() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "file"}]
     question = check({**GOOD, "messages": [{"role": "user", "content": parts}]})
     assert (question.others, question.wholes) == (2, 1)
+    kept = [{"role": "cache", "content": "cache_id=x"}, {"role": "assistant", "audio": {"id": "x"}}]
+    question = check({**GOOD, "messages": [*kept, *GOOD["messages"]]})
+    assert (question.others, question.wholes) == (2, 2)
     assert check({**GOOD, "prediction": {"type": "content", "content": "x" * 1_000}}).prediction > 1_000

@@ -159,6 +159,8 @@ def _check_messages(messages: Any) -> tuple[int, int]:
         if not isinstance(message, dict) or not isinstance(message.get("role"), str):
             raise bad_request("Each message must be an object with a `role`.", param=f"messages[{number}]")
         content = message.get("content")
+        if message["role"] == "cache" or message.get("audio") is not None:
+            others, wholes = others + 1, wholes + 1  # it names what its provider keeps, of which we see nothing
         if isinstance(content, list):
             kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
             others += sum(kind not in ("text", "refusal") for kind in kinds)
