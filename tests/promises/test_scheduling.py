@@ -140,7 +140,7 @@ async def test_a_limit_is_changed_by_another_process(
         folder = the_run(tmp_path)
         await until(lambda: "server:raw" in _resources(folder), within=60)
         for resource, number, said in (
-            ("server:rwa", "5", "Did you mean server:raw?"),
+            ("server:rwa", "5", "Did you mean `server:raw`?"),
             ("model:kimi-k2.5", "5", "found out from what the provider takes"),
             ("agents", "500", "cannot have more"),
             ("server:raw", "-1", "cannot be -1"),
