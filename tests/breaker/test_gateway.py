@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable, MutableMapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -20,7 +20,7 @@ from centuria.gateway.web import CONNECTION, ClientGone
 from centuria.messages import DOLLAR
 from centuria.testing import FakeUpstream
 from centuria.testing.replies import Raw, Text
-from tests.gateway.served import ASKED, one, raw, serving, usage
+from tests.gateway.served import ASKED, MODEL, deployment, one, raw, serving, settings, usage
 from tests.waiting import until
 
 VIDEO = [{"role": "user", "content": [{"type": "video_url", "video_url": {"url": "https://example.com/v.mp4"}}]}]
@@ -273,3 +273,23 @@ async def test_a_store_by_the_name_of_a_link_is_no_other_store(tmp_path: Path) -
     finally:
         await first.aclose()
         await second.aclose()
+
+
+@pytest.mark.parametrize("known", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize("said", [{"max_tokens": 7}, {"max_completion_tokens": 7}, {}], ids=str)
+async def test_an_answer_is_bounded_under_the_name_that_its_upstream_obeys(
+    known: Literal["max_tokens", "max_completion_tokens"], said: dict[str, int]
+) -> None:
+    """Many servers know one of the names and pass over the other, and write as much as they like."""
+    async with FakeUpstream(lambda _: Text("Hi.")) as upstream:
+        there = deployment(upstream)
+        there = replace(there, endpoint=replace(there.endpoint, limit_field=known))
+        async with serving(settings({MODEL: [there]})) as it:
+            asked = {name: value for name, value in ASKED.items() if name != "max_tokens"} | said
+            url = f"{it.url}/v1/chat/completions"
+            async with it.session.post(url, json=asked, headers=await it.add_key("a")) as response:
+                assert response.status == 200
+        sent = json.loads(upstream.requests[0].body)
+        assert {name: sent.get(name) for name in ("max_tokens", "max_completion_tokens") if name in sent} == {
+            known: 7 if said else there.max_tokens
+        }

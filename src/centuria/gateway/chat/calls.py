@@ -8,7 +8,7 @@ from typing import Any
 
 from centuria.core.money import PromptBound
 from centuria.core.prices import worst
-from centuria.gateway.chat.checking import written
+from centuria.gateway.chat.checking import LIMITS, written
 from centuria.gateway.chat.lane import Lane
 from centuria.gateway.headers import USUAL_PRIORITY
 from centuria.gateway.ports import Key, Route
@@ -35,8 +35,9 @@ class Upstream:
         unless it is `bare` of `stream_options`."""
         endpoint = self.deployment.endpoint
         body = {**endpoint.sampling, **fields, "model": endpoint.model}
-        if max_tokens is None:
-            body[endpoint.limit_field] = self.deployment.max_tokens
+        for name in LIMITS:  # only under the name that is obeyed there: of the other one nobody knows
+            body.pop(name, None)
+        body[endpoint.limit_field] = self.deployment.max_tokens if max_tokens is None else max_tokens
         if stream:
             if bare or self.tells_no_usage:
                 body.pop("stream_options", None)

@@ -16,6 +16,8 @@ from centuria.gateway.problems import bad_request
 
 _MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
 _MOST_TOKENS = 10**7
+#: By which names an answer's length is bounded.
+LIMITS = ("max_tokens", "max_completion_tokens")
 #: Fields that change what a request costs in ways that no price table knows.
 _UNPRICED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default", "standard_only"),
@@ -127,7 +129,7 @@ def _wants_usage(fields: Mapping[str, Any]) -> bool:
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:
     """The larger of both limits: which of them an upstream obeys is its own affair."""
-    limits = [_count(fields, name, _MOST_TOKENS) for name in ("max_tokens", "max_completion_tokens")]
+    limits = [_count(fields, name, _MOST_TOKENS) for name in LIMITS]
     return max((limit for limit in limits if limit is not None), default=None)
 
 
