@@ -54,6 +54,8 @@ BAD = [
     ({"providerOptions": {"gateway": {"only": ["dear"]}}}, "providerOptions"),
     ({"preset": "@preset/dear"}, "preset"),
     ({"speed": "fast"}, "speed"),
+    ({"chat_template": "{% for _ in range(9999) %}x{% endfor %}"}, "chat_template"),
+    ({"mm_processor_kwargs": {"max_pixels": 10**9}}, "mm_processor_kwargs"),
     ({"enable_search": True}, "enable_search"),
     ({"search_parameters": {"mode": "on"}}, "search_parameters"),
     ({"mcp_tools": "search"}, "mcp_tools"),
@@ -121,6 +123,10 @@ def test_parts_that_are_no_text_and_predictions_are_counted() -> None:
     parts = [{"type": "text", "text": "a"}, {"type": "image_url", "image_url": {}}, {"type": "file"}]
     question = check({**GOOD, "messages": [{"role": "user", "content": parts}]})
     assert (question.others, question.wholes) == (2, 1)
+    urls = ["data:application/pdf;base64,x", "DATA:video/mp4;base64,x", "Data:Image/png;base64,x", "https://x/y.png"]
+    parts = [{"type": "image_url", "image_url": {"url": url}} for url in urls]
+    question = check({**GOOD, "messages": [{"role": "user", "content": [*parts, {"type": "text", "text": "a"}]}]})
+    assert (question.others, question.wholes) == (4, 2)
     kept = [{"role": "cache", "content": "cache_id=x"}, {"role": "assistant", "audio": {"id": "x"}}]
     question = check({**GOOD, "messages": [*kept, *GOOD["messages"]]})
     assert (question.others, question.wholes) == (2, 2)

@@ -16,6 +16,7 @@ from centuria.gateway.problems import bad_request
 
 _MODELS, _NAME, _MESSAGES, _CHOICES = 16, 200, 100_000, 128
 _MOST_TOKENS = 10**7
+_WORDS = ("text", "refusal")
 #: By which names an answer's length is bounded.
 LIMITS = ("max_tokens", "max_completion_tokens")
 #: Fields that change what a request costs in ways that no price table knows.
@@ -32,6 +33,9 @@ _UNPRICED: Mapping[str, tuple[Any, ...]] = {
     "providerOptions": (),
     "preset": (),
     "speed": ("standard",),
+    # How many tokens there are in so many bytes, or in a picture.
+    "chat_template": (),
+    "mm_processor_kwargs": (),
 }
 
 
@@ -164,12 +168,21 @@ def _check_messages(messages: Any) -> tuple[int, int]:
         if message["role"] == "cache" or message.get("audio") is not None:
             others, wholes = others + 1, wholes + 1  # it names what its provider keeps, of which we see nothing
         if isinstance(content, list):
-            kinds = [part.get("type") if isinstance(part, dict) else None for part in content]
-            others += sum(kind not in ("text", "refusal") for kind in kinds)
-            wholes += sum(kind not in ("text", "refusal", "image_url") for kind in kinds)
+            media = [part for part in content if not (isinstance(part, dict) and part.get("type") in _WORDS)]
+            others += len(media)
+            wholes += sum(not _is_picture(part) for part in media)
         elif content is not None and not isinstance(content, str):
             raise bad_request("`content` must be text or a list of parts.", param=f"messages[{number}].content")
     return others, wholes
+
+
+def _is_picture(part: Any) -> bool:
+    """One picture, as far as is said: some upstreams take films and papers by that name, too."""
+    if not isinstance(part, dict) or part.get("type") != "image_url":
+        return False
+    image = part.get("image_url")
+    url = image.get("url") if isinstance(image, dict) else image
+    return not (isinstance(url, str) and url[:5].lower() == "data:" and url[:11].lower() != "data:image/")
 
 
 def _check_cost(fields: Mapping[str, Any]) -> int:
