@@ -199,7 +199,7 @@ async def test_bodies_on_their_way_have_room_together_and_half_of_it_for_one_key
         for path in ("/v1/chat/completions", "/mcp"):
             mallory, bob = names
             first = await half_sent(mallory, path)
-            await until(lambda: held.size == 30_000)
+            await asyncio.wait_for(until(lambda: held.size == 30_000), 5)
             second = await half_sent(mallory, path)
             async with asyncio.timeout(5):
                 said = await second[0].readuntil(b"}}")
@@ -210,7 +210,7 @@ async def test_bodies_on_their_way_have_room_together_and_half_of_it_for_one_key
             assert (await it.ask(bob)).status == 200
             for _, writer in (first, second):
                 writer.close()
-            await until(lambda: held.size == 0)
+            await asyncio.wait_for(until(lambda: held.size == 0), 5)
             assert (await it.ask(mallory)).status == 200
         assert held.size == 0
         assert not held._each
