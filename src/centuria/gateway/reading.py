@@ -51,12 +51,30 @@ def _shape(text: str, name: str) -> GatewayFileShape:
     except tomllib.TOMLDecodeError as error:
         raise JobError(f"{name} is not TOML: {error}.", remedy="Mend it there.") from None
     problems = Problems(name)
+    _look_for_slips(raw, problems)
+    problems.check()
     try:
         return GatewayFileShape.model_validate(raw)
     except ValidationError as error:
         from_validation(error, GatewayFileShape, problems)
     problems.check()
     raise AssertionError("a validation error without a problem")
+
+
+def _look_for_slips(raw: Mapping[str, Any], problems: Problems) -> None:
+    """What is written as in other programs' files: told in words that fit, not as a type or a key that is wrong."""
+    models = raw.get("model")
+    if isinstance(models, Mapping):
+        problems.add("[model] is one table, and a gateway has a list of them.", "Write [[model]].")
+    for written in [models] if isinstance(models, Mapping) else models if isinstance(models, list) else ():
+        for key in sorted(_KEYS.intersection(written)) if isinstance(written, Mapping) else ():
+            problems.add(
+                f"[[model]] has {quoted(key)}: no key stands in this file.",
+                'Write key_env = "NAME", the environment variable that holds it.',
+            )
+
+
+_KEYS = frozenset({"api_key", "apikey", "key", "token"})
 
 
 def _settings(
@@ -150,7 +168,7 @@ def _endpoint(written: DeploymentShape | None, env: Mapping[str, str], *, rehear
         if rehearse:
             return endpoint.endpoint
         of = "" if written is None else f"[[model]] {quoted(written.name)}: "
-        raise ProviderError(f"{of}{endpoint.text}", remedy=endpoint.remedy)
+        raise ProviderError(f"{of}{endpoint.text}", remedy=f"{endpoint.remedy} Or try it without a key: --rehearse.")
     return endpoint
 
 

@@ -178,17 +178,36 @@ class Router:
                 if parts is not None:
                     found.setdefault(route.method, (route, parts))
         if not found:
-            raise not_found()
+            raise not_found(_NOT_OURS if _others(path) else _NOTHING)
         route_and_parts = found.get(method) or (found.get("GET") if method == "HEAD" else None)
         if route_and_parts is None:
             allowed = ", ".join(sorted(found.keys() | ({"HEAD"} if "GET" in found else set())))
             raise Problem(
-                405, "invalid_request_error", f"{method} is not for this address.", headers={"Allow": allowed}
+                405,
+                "invalid_request_error",
+                f"{method} is not for this address: use {allowed}.",
+                headers={"Allow": allowed},
             )
         return route_and_parts
 
     def mounted(self, path: str) -> Mount | None:
         return next((mount for mount in self.mounts if path == mount.path or path.startswith(mount.path + "/")), None)
+
+
+_NOTHING = "There is nothing at this address."
+_NOT_OURS = "This is not supported: of OpenAI's API the gateway has chat completions and models."
+#: Of OpenAI's API, what is not here.
+_OTHERS = frozenset(
+    {
+        *("assistants", "audio", "batches", "completions", "embeddings", "files", "fine_tuning", "images"),
+        *("moderations", "responses", "threads", "uploads", "vector_stores"),
+    }
+)
+
+
+def _others(path: str) -> bool:
+    version, _, rest = path.removeprefix("/").partition("/")
+    return version == "v1" and rest.partition("/")[0] in _OTHERS
 
 
 def _parts(pattern: Sequence[str], given: Sequence[str]) -> dict[str, str] | None:

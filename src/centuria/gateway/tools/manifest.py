@@ -86,6 +86,8 @@ def read_entry(entry: Mapping[str, Any], place: str) -> Registered:
     for field in entry:
         if field not in allowed:
             raise _refused(str(field), place, allowed)
+    if "name" not in entry:
+        raise bad_request("Each tool of a manifest needs a `name`.", param=f"{place}.name")
     name = _text(entry, "name", place, 64)
     if not is_legal(name):
         raise bad_request(
