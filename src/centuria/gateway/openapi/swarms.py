@@ -80,7 +80,8 @@ _SPAWN: dict[str, Any] = {
             "type": ["number", "null"],
             "exclusiveMinimum": 0,
             "maximum": 1_000_000,
-            "description": "The most that it may cost. Not said: 5 dollars, or less where less is left.",
+            "description": "The most that it may cost. Not said: 5 dollars, or less where less is left; "
+            "none for a model without a price.",
         },
         "stream": {"type": ["boolean", "null"], "description": "Answer with its events instead of its id."},
         "system": {**nullable(_TEXT), "description": "The agents' first message; at most 262,144 bytes."},
