@@ -20,13 +20,14 @@ from centuria.gateway.web import Asgi, Mount, Request, Route, Router
 
 ALICE = Key("key-alice", "alice")
 BOB = Key("key-bob", "bob")
+ADMIN = Key("key-admin", "admin", admin=True)
 
 
 class FixedRing:
     """Keys by their token."""
 
     def __init__(self, keys: Mapping[str, Key] | None = None) -> None:
-        self.keys = dict(keys or {"alice": ALICE, "bob": BOB})
+        self.keys = dict(keys or {"alice": ALICE, "bob": BOB, "admin": ADMIN})
 
     async def identify(self, request: Request) -> Key:
         token = request.headers.get("authorization", "").removeprefix("Bearer ")

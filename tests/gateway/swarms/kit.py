@@ -7,7 +7,7 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import random
 from typing import Any
@@ -276,12 +276,13 @@ async def gateway(
     tools: Any = None,
     latency: tuple[float, float] = (0.001, 0.005),
     look: float = 15.0,
+    rehearsal: bool = False,
     **limits: Any,
 ) -> AsyncIterator[Gateway]:
     """A gateway for the length of the block; leaving it is its SIGTERM. `tools`: functions that stand for servers."""
     store = store or await store_with(ALICE, BOB, ADMIN)
     provider = provider or Provider(script, tariff=TARIFF, latency=latency)
-    known = settings(folder, **limits)
+    known = replace(settings(folder, **limits), rehearsal=rehearsal)
     async with AsyncExitStack() as stack:
         books = await stack.enter_async_context(Books(store, gateway="test", wall=time.time))
         funnel = Funnel(known, books=books, transport=provider, dice=random, wall=time.time)

@@ -42,6 +42,7 @@ from tests.gateway.swarms.kit import (
     numbered,
     parse,
     prompt_of,
+    say,
     store_with,
 )
 from tests.waiting import until
@@ -194,6 +195,24 @@ def test_a_swarm_whose_key_is_revoked_while_it_works_ends_soon(tmp_path: Path) -
                 await work.over.wait()
             assert (work.kept.status, work.kept.cause) == ("cancelled", "its key was revoked")
             assert (await one.bob.ended(other))["status"] == "ok"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("rehearsed", [True, False])
+def test_a_rehearsal_and_a_real_swarm_never_go_on_as_the_other(tmp_path: Path, rehearsed: bool) -> None:
+    async def main() -> None:
+        store = await store_with(ALICE, BOB)
+        provider = Provider(say, tariff=TARIFF, latency=(30.0, 30.0))
+        async with gateway(tmp_path, store=store, provider=provider, rehearsal=rehearsed) as one:
+            id = await one.alice.spawn(tasks=numbered(1))
+            await until(lambda: bool(provider.in_flight))
+        async with gateway(tmp_path, store=store, rehearsal=not rehearsed) as one:
+            told = (await one.alice.get(f"{ROOT}/{id}")).json
+            assert (told["status"], told["rehearsal"]) == ("interrupted", rehearsed)
+            assert not one.calls
+        async with gateway(tmp_path, store=store, rehearsal=rehearsed) as one:
+            assert (await one.alice.ended(id))["status"] == "ok"
 
     asyncio.run(main())
 

@@ -22,10 +22,12 @@ def state(up: bool) -> ServerState:
     return ServerState("broken", "broken", up=up, tools=2, reason="" if up else "It has ended.")
 
 
-async def test_the_list_of_tools_says_which_servers_are_down() -> None:
+async def test_the_list_of_tools_says_which_servers_are_down_and_why_to_an_admin_alone() -> None:
     async with gateway_of(None, BROKEN) as call:
         listed = await call("GET", "/v1/mcp/tools")
         assert listed.body["unavailable"] == [{"server": "broken"}]
+        [told] = (await call("GET", "/v1/mcp/tools", token="admin")).body["unavailable"]
+        assert told["server"] == "broken" and "/no/such/program" in told["reason"]
 
 
 async def test_a_tool_that_is_missing_is_told_with_the_server_that_is_down() -> None:
