@@ -16,7 +16,7 @@ help:
 	@echo "make demo         a hundred agents write a hundred market reports (a rehearsal: no key, no cost)"
 	@echo "make test         lint, types, architecture and all tests (installs the MCP servers that they run)"
 	@echo "make pytest       the tests alone, once make test has set up what they need"
-	@echo "make test-system  the tests that need Debian packages (a browser); installs them"
+	@echo "make test-system  the tests that need Debian packages (a browser, PostgreSQL); installs them"
 	@echo "make check        ruff, mypy, import-linter"
 	@echo "make bench        measure beside a bare aiohttp loop, and gateways side by side (needs g++)"
 
