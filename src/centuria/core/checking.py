@@ -29,12 +29,19 @@ class TooMuchWork(Exception):
 
 
 def errors_of(validator: Validator, value: Any) -> Iterator[ValidationError]:
-    """What is wrong with a value, as `validator` (of a `bounded` dialect) finds it. Raises `TooMuchWork`.
+    """What is wrong with a value, as `validator` (of a `bounded` dialect) finds it. Raises `TooMuchWork`, and
+    `RecursionError` for a schema that refers to itself without end.
 
     One check at a time: do not begin another one before this one is over or left.
     """
     _steps.set([MAX_STEPS])
-    yield from validator.iter_errors(value)
+    try:
+        yield from validator.iter_errors(value)
+    except BaseException as error:
+        # The library's Rust part, met by a recursion that is too deep, panics: which is no `Exception` in Python.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RecursionError("the check went too deep") from None
 
 
 @cache
