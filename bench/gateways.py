@@ -35,6 +35,8 @@ NAMES = {
     "litellm": "LiteLLM proxy",
     "portkey": "Portkey",
 }
+#: It listens on this machine alone, so it needs no key.
+_LITELLM = {"LITELLM_TELEMETRY": "False", "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true"}
 _TICK = os.sysconf("SC_CLK_TCK")
 _STARTS = 90.0
 
@@ -123,7 +125,7 @@ def litellm(upstream: str, say: Callable[[str], None]) -> Gateway:
     )
     (folder / "config.yaml").write_text(f"model_list:\n{models}")
     command = [str(marker), "--config", str(folder / "config.yaml"), "--port", str(port), "--host", "127.0.0.1"]
-    return Gateway("litellm", command, port, env={"LITELLM_TELEMETRY": "False"}, missing=missing)
+    return Gateway("litellm", command, port, env=_LITELLM, missing=missing)
 
 
 def portkey(upstream: str, say: Callable[[str], None]) -> Gateway:
