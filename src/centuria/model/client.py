@@ -25,17 +25,16 @@ from centuria.errors import BudgetExceeded, ModelError, ModelUnavailable, PriceM
 from centuria.events import CallEnd, CallOpened, Fact, Notice, TextDelta
 from centuria.messages import Completion, Pico, Usage
 from centuria.model.answer import AnswerDecoder, Piece
-from centuria.model.failures import error_from
+from centuria.model.refusal import error_of
 from centuria.model.wire import RequestWriter, authorization, identity
 from centuria.ports import Caller, ChatRequest, HttpRequest, HttpResponse, Transport
 from centuria.settings import Endpoint, Timeouts
 from centuria.stream import Stream
 from centuria.throttle import Admission, Patience, Throttle
 
-#: Seconds: the wait for the end of the body after `[DONE]` (then the connection can be used again), for the
-#: usage after the answer's last token, and for the body of an error.
-_LINGER, _TAIL, _ERROR_BODY = 0.1, 5.0, 5.0
-_ERROR_CAP = 65_536
+#: Seconds: the wait for the end of the body after `[DONE]` (then the connection can be used again), and for
+#: the usage after the answer's last token.
+_LINGER, _TAIL = 0.1, 5.0
 
 
 @dataclass(slots=True)
@@ -293,7 +292,7 @@ class ModelClient:
             async with asyncio.timeout_at(min(ends, attempt.began + self._timeouts.first_token)) as clock:
                 async with self._transport.send(self._request(attempt.body, caller)) as response:
                     if not 200 <= response.status < 300:
-                        refusal = await self._refusal(response)
+                        refusal = await error_of(response, self._wall(), secret=self._secret)
                         admission.failed(refusal, response.headers)
                         raise refusal
                     admission.accepted(response.headers)
@@ -337,20 +336,6 @@ class ModelClient:
         name = hashlib.sha256(f"{self._run}\n{caller.key}".encode()).hexdigest()[:40]
         headers = {**self._headers, "Idempotency-Key": f"centuria-{name}"}
         return HttpRequest("POST", self._url, headers, body, self._timeouts.connect, caller)
-
-    async def _refusal(self, response: HttpResponse) -> ModelError:
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_ERROR_BODY):
-                async for chunk in response.chunks():
-                    body += chunk
-                    if len(body) >= _ERROR_CAP:
-                        break
-        except (TimeoutError, ModelUnavailable):
-            pass  # the status alone says enough
-        return error_from(
-            response.status, response.headers, bytes(body[:_ERROR_CAP]), self._wall(), secret=self._secret
-        )
 
     def _show(self, pieces: list[Piece], attempt: _Attempt, caller: Caller) -> None:
         """Publish what one read brought, neighbours of a kind as one delta."""

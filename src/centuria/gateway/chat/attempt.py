@@ -19,14 +19,14 @@ from centuria.gateway.ports import AttemptEnd, AttemptRow
 from centuria.gateway.problems import shutting_down
 from centuria.gateway.sse import DONE, failure
 from centuria.messages import Pico, Usage
-from centuria.model.failures import error_from
+from centuria.model.refusal import error_of
 from centuria.ports import HttpRequest, HttpResponse, Transport
 from centuria.settings import Timeouts
 
-#: Bytes of a whole answer, and of the body of an error.
-_BODY_CAP, _ERROR_CAP = 64 * 2**20, 65_536
-#: Seconds for the body of an error, for what follows a finished answer, and for the end after `[DONE]`.
-_ERROR_BODY, _TAIL, _LINGER = 5.0, 5.0, 0.5
+#: Bytes of a whole answer.
+_BODY_CAP = 64 * 2**20
+#: Seconds for what follows a finished answer, and for the end after `[DONE]`.
+_TAIL, _LINGER = 5.0, 0.5
 
 
 class Attempt:
@@ -162,18 +162,7 @@ class Attempt:
             raise self._relay.error
 
     async def _refusal(self, response: HttpResponse) -> ModelError:
-        body = bytearray()
-        try:
-            async with asyncio.timeout(_ERROR_BODY):
-                async for chunk in response.chunks():
-                    body += chunk
-                    if len(body) >= _ERROR_CAP:
-                        break
-        except (TimeoutError, ModelUnavailable):
-            pass  # the status alone says enough
-        error = error_from(
-            response.status, response.headers, bytes(body[:_ERROR_CAP]), self._wall(), secret=self.upstream.secret
-        )
+        error = await error_of(response, self._wall(), secret=self.upstream.secret)
         assert self._place is not None
         self._place.failed(error, response.headers)
         return error
