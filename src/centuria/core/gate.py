@@ -12,6 +12,7 @@ opens again, two bounds keep the crowd that waited from arriving at once:
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from centuria.core.rates import MINUTE, Bucket, rate_that_worked
@@ -42,14 +43,20 @@ class Gate:
     guess: bool = False
     #: Since the gate last opened: admitted and not yet accepted, in order of time.
     unanswered: dict[int, float] = field(default_factory=dict)
-    #: Admitted within the last minute and not refused.
-    recent: dict[int, float] = field(default_factory=dict)
+    #: Admitted within the last minute and not refused. Of a plain dict whose first ones go, finding the first would
+    #: take ever longer.
+    recent: OrderedDict[int, float] = field(default_factory=OrderedDict)
     #: The closing at which the pace is to be measured: when, and the seconds that were asked for.
     measure: tuple[float, float] | None = None
 
+    @property
+    def calm(self) -> bool:
+        """Whether everything passes."""
+        return self.until is None and self.pace is None and self.ramp is None
+
     def wait(self, now: float) -> tuple[float, str]:
         """Seconds until one request may pass, and why."""
-        if self.until is None and self.pace is None and self.ramp is None:
+        if self.calm:
             return _CALM
         if self.until is not None and now < self.until:
             return self.until - now, self.reason
@@ -94,9 +101,10 @@ class Gate:
             self.pace = _paced(event.pace, event.at)
 
     def admitted(self, ticket: int, at: float, concurrency: int) -> None:
-        while self.recent and (at - next(iter(self.recent.values())) >= MINUTE or len(self.recent) >= _RECENT):
-            del self.recent[next(iter(self.recent))]
-        self.recent[ticket] = at
+        recent = self.recent
+        while recent and (len(recent) >= _RECENT or at - recent[next(iter(recent))] >= MINUTE):
+            recent.popitem(last=False)
+        recent[ticket] = at
         if self.pace is not None:
             if self.pace.level_at(at) < self.pace.burst - 0.5:
                 self.pace.limit += _FAST if self.guess else _SLOW

@@ -103,6 +103,8 @@ class Governor:
     def denial(self, tokens: int, now: float) -> ModelDenied | None:
         """Why nothing like this will be sent within `max_wait`: the breaker is open, or the upstream asks for
         longer."""
+        if self._is_calm():
+            return None
         breaker = self._breaker
         if breaker.stops(now):
             return ModelDenied(breaker.cause, kind="breaker", retry_after=breaker.left(now), served=False)
@@ -119,11 +121,12 @@ class Governor:
 
     def delay(self, tokens: int, now: float) -> Delay | None:
         """How long a request of this many tokens has to wait; None: not at all."""
-        if self._breaker.stops(now):
-            return Delay(math.inf, self._breaker.cause)
-        seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now), self._aimd.wait(now))
-        if seconds > 0:
-            return Delay(seconds, reason)
+        if not self._is_calm() or self._aimd.testing:
+            if self._breaker.stops(now):
+                return Delay(math.inf, self._breaker.cause)
+            seconds, reason = max(self._gate.wait(now), self._rates.wait(tokens, now), self._aimd.wait(now))
+            if seconds > 0:
+                return Delay(seconds, reason)
         full = len(self._sent) >= self.concurrency
         return Delay(math.inf, f"{len(self._sent)} are in flight, the limit is {self.concurrency}") if full else None
 
@@ -134,10 +137,14 @@ class Governor:
         """
         if ticket in self._sent:
             raise ValueError(f"ticket {ticket} was admitted already")
-        facts = self._all(*self._gate.opening(self.model, now))
+        facts = [] if self._gate.until is None else self._all(*self._gate.opening(self.model, now))
         if self.delay(tokens, now) is None:
             self._admitted(ticket, max(0, tokens), now)
         return facts
+
+    def _is_calm(self) -> bool:
+        """Whether nothing but the number in flight can keep a request back."""
+        return not self._breaker.is_open and self._gate.calm and self._rates.calm
 
     # -- how did it go? ------------------------------------------------------------------------------------
 
@@ -165,7 +172,7 @@ class Governor:
         self._ended(ticket, sent.tokens if tokens is None else max(0, tokens), now)
         if sent.burst == self._burst:
             self._aimd.answered()
-        return facts + self._limit(self._aimd.grown())
+        return facts + self._limit(self._aimd.grown()) if self._aimd.full else facts
 
     def refused(self, ticket: int, error: ModelError, stated: Stated, *, now: float, dice: float) -> list[Fact]:
         """There is no answer. What follows for the others depends on `verdict(error)`."""

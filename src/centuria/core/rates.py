@@ -47,8 +47,10 @@ class Bucket:
         return self.limit / self.period
 
     def level_at(self, now: float) -> float:
-        gone = 0.0 if self.at is None else max(0.0, now - self.at)
-        return min(self.burst, self.level + gone * self.rate)
+        level, at = self.level, self.at
+        if at is not None and now > at:
+            level += (now - at) * self.limit / self.period
+        return level if level < self.burst else self.burst
 
     def wait(self, amount: float, now: float) -> float:
         """Seconds until this much may be taken."""
@@ -131,9 +133,14 @@ class Rates:
             if limit is not None:
                 self._put(name, limit)
 
+    @property
+    def calm(self) -> bool:
+        """Whether nothing is known that could make anyone wait."""
+        return self.window.left is None and not self.buckets
+
     def wait(self, tokens: int, now: float) -> tuple[float, str]:
         """Seconds until a request of this many tokens may go, and what it waits for."""
-        if self.window.left is None and not self.buckets:
+        if self.calm:
             return 0.0, ""
         waits = [(self.window.wait(now), "the upstream's window of requests")]
         for name, bucket in self.buckets.items():
@@ -157,6 +164,14 @@ class Rates:
         self.window.take(now)
         for name, bucket in self.buckets.items():
             bucket.take(_amount(name, tokens), now)
+
+    def try_take(self, tokens: int, now: float) -> bool:
+        """Take this much, if it may go now. Of the buckets alone: what an upstream says of its window is not asked."""
+        for name, bucket in self.buckets.items():
+            if bucket.level_at(now) < min(_amount(name, tokens), bucket.burst):
+                return False
+        self.take(tokens, now)
+        return True
 
     def give_back(self, taken: int, used: int, now: float) -> None:
         """A request has used that many of its tokens. That it was a request stays counted: upstreams do so."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, NamedTuple, Protocol, TypeVar
 
 from centuria.messages import Pico
 
@@ -33,13 +33,15 @@ class Key:
     created: float = 0.0
     revoked: float | None = None
 
+    def may_use(self, model: str) -> bool:
+        return self.models is None or model in self.models
+
     def visible(self, models: Mapping[str, _Model]) -> dict[str, _Model]:
         """Those of these models that it may use, in their order."""
-        return {name: each for name, each in models.items() if self.models is None or name in self.models}
+        return {name: each for name, each in models.items() if self.may_use(name)}
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptRow:
+class AttemptRow(NamedTuple):
     """One request to an upstream. `at` is seconds since 1970; `model` the gateway's name of it, `deployment` where it
     went. Unique by (`request`, `attempt`). `cost` was paid; `held` is what a lost attempt may have cost at most.
     Times in milliseconds; `error` never holds a key."""

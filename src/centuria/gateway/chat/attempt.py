@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from centuria.core.prices import cost
-from centuria.errors import ModelError, ModelRefused, ModelUnavailable
+from centuria.errors import BudgetExceeded, ModelError, ModelRefused, ModelUnavailable
 from centuria.gateway.books import Books, Reservation
 from centuria.gateway.chat.calls import ChatCall, Upstream, terms
 from centuria.gateway.chat.deadlines import Deadlines, Wait
@@ -16,7 +17,7 @@ from centuria.gateway.chat.lane import Place
 from centuria.gateway.chat.relay import StreamRelay, as_stream, whole_usage
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.ports import AttemptEnd, AttemptRow
-from centuria.gateway.problems import shutting_down
+from centuria.gateway.problems import out_of_budget, shutting_down
 from centuria.gateway.sse import DONE, failure
 from centuria.messages import Pico, Usage
 from centuria.model.refusal import error_of
@@ -27,91 +28,102 @@ from centuria.settings import Timeouts
 _BODY_CAP = 64 * 2**20
 #: Seconds for what follows a finished answer, and for the end after `[DONE]`.
 _TAIL, _LINGER = 5.0, 0.5
+#: Of an attempt whose answer does not stream: fed with nothing, by anybody.
+_NO_RELAY = StreamRelay(keep_usage=False)
+_NO_USAGE = Usage()
+
+
+@dataclass(slots=True)
+class Surroundings:
+    """What all attempts of a funnel have in common. `ended` is told each row, `live` are those that have not ended."""
+
+    books: Books
+    transport: Transport
+    timeouts: Timeouts
+    deadlines: Deadlines
+    wall: Callable[[], float]
+    ended: Callable[[AttemptRow], None]
+    live: set[Attempt] = field(default_factory=set)
 
 
 class Attempt:
     """`begin` it, read it, `end` it, whatever happened. `number` is its row's."""
 
+    # How each begins.
+    sent = False
+    status = 0
+    body = b""
+    queued = 0.0
+    usage: Usage | None = None
+    cost: Pico = 0
+    #: Tokens that the key's limits were charged with.
+    charged = 0
+    _reservation: Reservation | None = None
+    _place: Place | None = None
+    _exchange: Any = None
+    _reader: AsyncIterator[bytes] | None = None
+    _first = b""
+    _at = _began = 0.0
+    _first_token: float | None = None
+    _ends = math.inf
+    _wait: Wait | None = None
+    _aborted = _whole = False
+
     def __init__(
-        self,
-        call: ChatCall,
-        model: str,
-        upstream: Upstream,
-        number: int,
-        *,
-        bare: bool,
-        books: Books,
-        transport: Transport,
-        timeouts: Timeouts,
-        deadlines: Deadlines,
-        wall: Callable[[], float],
-        ended: Callable[[AttemptRow], None],
+        self, call: ChatCall, model: str, upstream: Upstream, number: int, around: Surroundings, *, bare: bool
     ) -> None:
         self.call = call
         self.model = model
         self.upstream = upstream
         self.number = number
         self.terms = terms(call, upstream, bare=bare)
-        self.sent = False
-        self.status = 0
-        self.body = b""
-        self.queued = 0.0
-        self.usage: Usage | None = None
-        self.cost: Pico = 0
-        #: Tokens that the key's limits were charged with.
-        self.charged = 0
-        self._books = books
-        self._transport = transport
-        self._timeouts = timeouts
-        self._deadlines = deadlines
-        self._wall = wall
+        self._around = around
         self._now = upstream.lane.now
-        self._ended = ended
-        self._relay = StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret)
-        self._reservation: Reservation | None = None
-        self._place: Place | None = None
-        self._exchange: Any = None
-        self._response: HttpResponse | None = None
-        self._reader: AsyncIterator[bytes] | None = None
-        self._first = b""
-        self._at = 0.0
-        self._began = 0.0
-        self._first_token: float | None = None
-        self._ends = math.inf
-        self._wait: Wait | None = None
-        self._aborted = False
-        self._whole = False
+        self._relay = (
+            StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret) if call.stream else _NO_RELAY
+        )
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
     async def begin(self, *, patience: float) -> None:
         """Reserve, wait for a place, send, and read to the first event, or to the end of a whole answer.
 
-        Raises `ModelError`, `BudgetExceeded`, `StoreUnavailable`, `Problem`; the attempt has ended then.
+        Raises `ModelError`, `StoreUnavailable`, `Problem`; the attempt has ended then.
         """
+        self._around.live.add(self)
         try:
-            await self._begin(patience)
+            place = await self._admit(patience)
+            await self._send(place)
         except BaseException as error:
             await self.end(error)
             raise
 
-    async def _begin(self, patience: float) -> None:
-        call, lane = self.call, self.upstream.lane
-        now = self._now()
-        self._reservation = await self._books.reserve(call.key, self.terms.amount, patience=patience)
-        self._place = place = lane.enter(
-            call.key.id, call.agent, priority=call.priority, tokens=self.terms.tokens, deadline=now + patience
+    async def _admit(self, patience: float) -> Place:
+        """Money first, then a place."""
+        call, terms = self.call, self.terms
+        deadline = self._now() + patience
+        try:
+            self._reservation = await self._around.books.reserve(call.key, terms.amount, patience=patience)
+        except BudgetExceeded as error:
+            raise out_of_budget(error.message, error.remedy) from None
+        self._place = place = self.upstream.lane.enter(
+            call.key.id, call.agent, priority=call.priority, tokens=terms.tokens, deadline=deadline
         )
         await place.__aenter__()
         self.queued = place.queued
-        self._at, self._began, self.sent = self._wall(), self._now(), True
-        self._ends = min(call.deadline, self._began + self._timeouts.model_total(self.terms.output))
-        exchange = self._transport.send(
-            HttpRequest("POST", self.upstream.url, self.upstream.headers, self.terms.body, self._timeouts.connect)
+        return place
+
+    async def _send(self, place: Place) -> None:
+        call, around, upstream = self.call, self._around, self.upstream
+        timeouts = around.timeouts
+        self._at, self._began, self.sent = around.wall(), self._now(), True
+        self._ends = min(call.deadline, self._began + timeouts.model_total(self.terms.output))
+        exchange = around.transport.send(
+            HttpRequest("POST", upstream.url, upstream.headers, self.terms.body, timeouts.connect)
         )
         # Whole answers come when they are finished, and not before.
-        with self._within(self._timeouts.first_token if call.stream else math.inf):
-            self._response = response = await exchange.__aenter__()
+        with self._within(timeouts.first_token if call.stream else math.inf):
+            response = await exchange.__aenter__()
             self._exchange = exchange
             self.status = response.status
             if not 200 <= response.status < 300:
@@ -162,7 +174,7 @@ class Attempt:
             raise self._relay.error
 
     async def _refusal(self, response: HttpResponse) -> ModelError:
-        error = await error_of(response, self._wall(), secret=self.upstream.secret)
+        error = await error_of(response, self._around.wall(), secret=self.upstream.secret)
         assert self._place is not None
         self._place.failed(error, response.headers)
         return error
@@ -202,7 +214,7 @@ class Attempt:
 
     async def _next(self) -> bytes | None:
         assert self._reader is not None
-        seconds = self._timeouts.silence if not self._relay.complete else _TAIL
+        seconds = self._around.timeouts.silence if not self._relay.complete else _TAIL
         with self._within(seconds):
             async for chunk in self._reader:
                 return chunk
@@ -234,7 +246,7 @@ class Attempt:
         """A wait of this attempt, so long at most, and not beyond its end."""
         if self._aborted:
             raise self._late()
-        self._wait = self._deadlines.until(min(self._ends, self._now() + seconds), self._late)
+        self._wait = self._around.deadlines.until(min(self._ends, self._now() + seconds), self._late)
         return self._wait
 
     def _late(self) -> ModelError:
@@ -243,14 +255,15 @@ class Attempt:
         if self._now() >= self._ends:
             return ModelUnavailable("The answer was not whole in time.", kind="total")
         if self._first_token is None:
-            return ModelUnavailable(f"No token came within {self._timeouts.first_token:g} s.", kind="first_token")
-        return ModelUnavailable(f"The answer fell silent for {self._timeouts.silence:g} s.", kind="silence")
+            return ModelUnavailable(f"No token came within {self._around.timeouts.first_token:g} s.", kind="first_token")
+        return ModelUnavailable(f"The answer fell silent for {self._around.timeouts.silence:g} s.", kind="silence")
 
     # -- ending -------------------------------------------------------------------------------------------------------
 
     async def end(self, error: BaseException | None = None) -> None:
         """Settle, give the place back, and let go of the upstream: whole answers keep the connection, others close it.
         Doing it again does nothing."""
+        self._around.live.discard(self)
         self._settle(error)
         exchange, self._exchange = self._exchange, None
         if exchange is not None:
@@ -323,26 +336,26 @@ class Attempt:
     def _release(self) -> None:
         reservation, self._reservation = self._reservation, None
         if reservation is not None:
-            self._books.release(reservation)
+            self._around.books.release(reservation)
 
     def _close(self, end: AttemptEnd, *, cost: Pico = 0, held: Pico = 0, error: str = "") -> None:
         reservation, self._reservation = self._reservation, None
         if reservation is None:
             return
         self.cost = cost
-        usage = self.usage or Usage()
+        call, usage = self.call, self.usage or _NO_USAGE
         row = AttemptRow(
-            request=self.call.request,
+            request=call.request,
             attempt=self.number,
             at=self._at,
-            key=self.call.key.id,
+            key=call.key.id,
             model=self.model,
             deployment=self.upstream.deployment.name,
-            route=self.call.route,
+            route=call.route,
             end=end,
-            agent=self.call.agent,
+            agent=call.agent,
             status=self.status,
-            streamed=self.call.stream,
+            streamed=call.stream,
             prompt=usage.prompt,
             cached=usage.cached,
             cache_written=usage.cache_written,
@@ -355,5 +368,5 @@ class Attempt:
             total_ms=1000 * (self._now() - self._began),
             error=error[:500],
         )
-        self._books.settle(reservation, row)
-        self._ended(row)
+        self._around.books.settle(reservation, row)
+        self._around.ended(row)

@@ -25,13 +25,15 @@ class Choice:
 
 
 def choices_of(call: ChatCall, known: Mapping[str, Sequence[Upstream]]) -> list[Choice]:
-    """Every deployment of the models that were named. Raises `Problem`: an unknown one, or one without a price."""
+    """Every deployment of the models that were named. Raises `Problem`: one that is unknown or not for this key, or one
+    without a price."""
     choices: list[Choice] = []
+    key = call.key
     for place, model in enumerate(call.models):
-        if model not in known:
-            raise model_not_found(model, known)
+        if model not in known or not key.may_use(model):
+            raise model_not_found(model, key.visible(known))
         choices += [Choice(upstream, model, place) for upstream in known[model]]
-    if call.key.budget is None:
+    if key.budget is None:
         return choices
     priced = [choice for choice in choices if choice.upstream.deployment.price is not None]
     if not priced:

@@ -19,9 +19,9 @@ from typing import Any
 
 from centuria.core.refusals import spends_no_retry
 from centuria.core.retry import RetryPolicy
-from centuria.errors import BudgetExceeded, ModelDenied, ModelError, ModelRefused
+from centuria.errors import ModelDenied, ModelError, ModelRefused
 from centuria.gateway.books import Books
-from centuria.gateway.chat.attempt import Attempt
+from centuria.gateway.chat.attempt import Attempt, Surroundings
 from centuria.gateway.chat.calls import ChatCall, Upstream
 from centuria.gateway.chat.choosing import Choice, choices_of, next_of, tokens_of
 from centuria.gateway.chat.deadlines import Deadlines, Wait
@@ -31,7 +31,7 @@ from centuria.gateway.chat.rates import KeyRates
 from centuria.gateway.chat.telling import problem_for
 from centuria.gateway.headers import ATTEMPTS, COST, cost_told
 from centuria.gateway.ports import AttemptRow, Key
-from centuria.gateway.problems import Problem, out_of_budget, shutting_down, unavailable
+from centuria.gateway.problems import Problem, shutting_down, unavailable
 from centuria.gateway.settings import GatewaySettings
 from centuria.messages import Pico, Usage
 from centuria.ports import Transport
@@ -112,11 +112,7 @@ class Funnel:
         retry: RetryPolicy | None = None,
     ) -> None:
         self._settings = settings
-        self._books = books
-        self._transport = transport
         self._dice = dice
-        self._wall = wall
-        self._ended = ended
         #: The loop's clock. Finding the loop anew each time costs a system call on Python 3.11.
         self.now = asyncio.get_running_loop().time
         self._retry = retry or RetryPolicy(max_wait=settings.caps.queue)
@@ -127,7 +123,7 @@ class Funnel:
         }
         self._deadlines = Deadlines()
         self._beginning: set[Wait] = set()
-        self._live: set[Attempt] = set()
+        self._around = Surroundings(books, transport, settings.timeouts, self._deadlines, wall, ended)
         self._closing = False
 
     def upstreams(self) -> Iterable[Upstream]:
@@ -136,7 +132,7 @@ class Funnel:
 
     def in_flight(self) -> int:
         """Attempts that have not ended."""
-        return len(self._live)
+        return len(self._around.live)
 
     def visible(self, key: Key) -> dict[str, Sequence[Upstream]]:
         """The models that a key may use."""
@@ -164,7 +160,7 @@ class Funnel:
     def abort(self) -> None:
         """Nothing new is begun, and what is under way is told that the gateway ends."""
         self._closing = True
-        for attempt in list(self._live):
+        for attempt in list(self._around.live):
             attempt.abort()
         for wait in list(self._beginning):
             wait.end()
@@ -181,30 +177,23 @@ class Funnel:
     async def _begin(self, call: ChatCall) -> tuple[Attempt, int]:
         if self._closing:
             raise shutting_down()
+        choices = choices_of(call, self.models)
+        largest = max([tokens_of(call, choice.upstream) for choice in choices])
         wait = self._deadlines.until(math.inf, shutting_down)
         self._beginning.add(wait)
         try:
             with wait:
-                return await self._admitted(call)
+                deadline = min(call.deadline, self.now() + self._settings.caps.queue)
+                await self.rates.admit(
+                    call.key, call.agent, priority=call.priority, tokens=largest, deadline=deadline
+                )
+                try:
+                    attempt, attempts = await self._attempts(call, choices)
+                except BaseException:
+                    self.rates.give_back(call.key, largest, 0)
+                    raise
         finally:
             self._beginning.discard(wait)
-
-    async def _admitted(self, call: ChatCall) -> tuple[Attempt, int]:
-        choices = choices_of(call, self.visible(call.key))
-        caps = self._settings.caps
-        largest = max(tokens_of(call, choice.upstream) for choice in choices)
-        await self.rates.admit(
-            call.key,
-            call.agent,
-            priority=call.priority,
-            tokens=largest,
-            deadline=min(call.deadline, self.now() + caps.queue),
-        )
-        try:
-            attempt, attempts = await self._attempts(call, choices)
-        except BaseException:
-            self.rates.give_back(call.key, largest, 0)
-            raise
         attempt.charged = largest
         return attempt, attempts
 
@@ -220,7 +209,10 @@ class Funnel:
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
             rival = _Rival()
             try:
-                if await self._try_hedged(attempt, choice, choices, call, rival):
+                after = None if call.attempts is not None else self._settings.hedge.get(choice.model)
+                if after is None:
+                    await attempt.begin(patience=self._patience(call))
+                elif await self._race(after, attempt, choice, choices, rival):
                     assert rival.attempt is not None and rival.choice is not None
                     attempt, choice = rival.attempt, rival.choice
             except ModelError as error:
@@ -232,19 +224,20 @@ class Funnel:
             else:
                 choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
                 return attempt, attempts + 1 + rival.sent
-            after = next_of(choices, call, self.now())
-            if after is not None and after.error is not None and attempts < most:
-                await self._pause(after.error, after.tried, problem, call)
+            again = next_of(choices, call, self.now())
+            if again is not None and again.error is not None and attempts < most:
+                await self._pause(again.error, again.tried, problem, call)
 
-    async def _try_hedged(
-        self, attempt: Attempt, choice: Choice, choices: Sequence[Choice], call: ChatCall, rival: _Rival
+    def _patience(self, call: ChatCall) -> float:
+        """Seconds that an attempt may wait for money and for its place."""
+        return max(0.0, min(self._settings.caps.queue, call.deadline - self.now()))
+
+    async def _race(
+        self, after: float, attempt: Attempt, choice: Choice, choices: Sequence[Choice], rival: _Rival
     ) -> bool:
-        """Begin an attempt, and a rival elsewhere where it takes longer than its model's hedge says. Whether the rival
-        began sooner."""
-        after = self._settings.hedge.get(choice.model)
-        if after is None or call.attempts is not None:
-            await self._try(attempt, call)
-            return False
+        """Begin an attempt, and a rival elsewhere where it takes longer than `after` seconds. Whether the rival began
+        sooner."""
+        call = attempt.call
 
         def second() -> Coroutine[Any, Any, None] | None:
             elsewhere = next_of([each for each in choices if each is not choice and not each.tried], call, self.now())
@@ -253,29 +246,17 @@ class Funnel:
                 return None
             rival.choice = elsewhere
             rival.attempt = self._attempt(call, elsewhere, attempt.number + 1)
-            return self._try(rival.attempt, call)
+            return rival.attempt.begin(patience=self._patience(call))
 
         async def spare(turn: int) -> None:
             loser = rival.attempt if turn else attempt
             assert loser is not None
-            self._live.discard(loser)
             await loser.end()
 
-        return await race(self._try(attempt, call), after=after, second=second, spare=spare) == 1
-
-    async def _try(self, attempt: Attempt, call: ChatCall) -> None:
-        self._live.add(attempt)
-        try:
-            await attempt.begin(patience=max(0.0, min(self._settings.caps.queue, call.deadline - self.now())))
-        except BudgetExceeded as error:
-            self._live.discard(attempt)
-            raise out_of_budget(error.message, error.remedy) from None
-        except BaseException:
-            self._live.discard(attempt)
-            raise
+        first = attempt.begin(patience=self._patience(call))
+        return await race(first, after=after, second=second, spare=spare) == 1
 
     async def _end(self, attempt: Attempt) -> None:
-        self._live.discard(attempt)
         try:
             await attempt.end()
         finally:
@@ -303,19 +284,7 @@ class Funnel:
         await asyncio.sleep(delay)  # holding neither money nor a place
 
     def _attempt(self, call: ChatCall, choice: Choice, number: int) -> Attempt:
-        return Attempt(
-            call,
-            choice.model,
-            choice.upstream,
-            number,
-            bare=choice.bare,
-            books=self._books,
-            transport=self._transport,
-            timeouts=self._settings.timeouts,
-            deadlines=self._deadlines,
-            wall=self._wall,
-            ended=self._ended,
-        )
+        return Attempt(call, choice.model, choice.upstream, number, self._around, bare=choice.bare)
 
 
 def _no_usage(error: ModelRefused) -> bool:

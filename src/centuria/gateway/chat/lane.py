@@ -83,20 +83,24 @@ class Lane:
 
     # -- a place ------------------------------------------------------------------------------------------------------
 
-    async def wait(self, place: Place) -> int:
-        """Its ticket, once it is let in. Raises `ModelDenied`, `Problem`."""
-        now = self.now()
+    def admit(self, tokens: int, now: float) -> int | None:
+        """A ticket, where there is nothing to wait for. Raises `ModelDenied`."""
+        governor = self.governor
         if not self._begun:
             self._begun = True
-            self.governor.begin(now=now)
-        denial = self.governor.denial(place.tokens, now)
+            governor.begin(now=now)
+        denial = governor.denial(tokens, now)
         if denial is not None:
             raise denial
+        if self.waiters:
+            return None
         ticket = next(self._tickets)
-        if not self.waiters:
-            self.governor.admit(ticket, place.tokens, now=now)
-            if self.governor.is_admitted(ticket):
-                return ticket
+        governor.admit(ticket, tokens, now=now)
+        return ticket if governor.is_admitted(ticket) else None
+
+    async def wait(self, place: Place, now: float) -> int:
+        """Its ticket, once it is let in. Raises `ModelDenied`, `Problem`."""
+        ticket = next(self._tickets)
         delay = self.governor.delay(place.tokens, now)
         if delay is not None and delay.seconds < math.inf and now + delay.seconds > place.deadline:
             raise self._too_late(place)
@@ -223,10 +227,14 @@ class Place:
         self._over = True
 
     async def __aenter__(self) -> Self:
-        began = self._lane.now()
-        self._ticket = await self._lane.wait(self)
+        lane = self._lane
+        now = lane.now()
+        ticket = lane.admit(self.tokens, now)
+        if ticket is None:
+            ticket = await lane.wait(self, now)
+            self.queued = lane.now() - now
+        self._ticket = ticket
         self._over = False
-        self.queued = self._lane.now() - began
         return self
 
     async def __aexit__(
@@ -239,18 +247,21 @@ class Place:
     def accepted(self, headers: Mapping[str, str]) -> None:
         """The status line says success."""
         if not self._over:
-            self._lane.denials = 0
-            self._lane.governor.accepted(self._ticket, self._lane.stated(headers), now=self._lane.now())
-            if self._lane.waiters:  # it may have made room for more
-                self._lane.pump()
+            lane = self._lane
+            lane.denials = 0
+            lane.governor.accepted(self._ticket, lane.stated(headers), now=lane.now())
+            if lane.waiters:  # it may have made room for more
+                lane.pump()
 
     def succeeded(self, usage: Usage | None) -> None:
         """The answer is whole."""
         if not self._over:
             self._over = True
+            lane = self._lane
             tokens = None if usage is None else usage.prompt + usage.output
-            self._lane.governor.succeeded(self._ticket, tokens, NOTHING, now=self._lane.now())
-            self._lane.pump()
+            lane.governor.succeeded(self._ticket, tokens, NOTHING, now=lane.now())
+            if lane.waiters:
+                lane.pump()
 
     def failed(self, error: ModelError, headers: Mapping[str, str] | None = None) -> None:
         """There is no answer."""

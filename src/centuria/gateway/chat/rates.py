@@ -40,6 +40,23 @@ class _Meter:
         """These are the key's limits, from now on."""
         self.limits = (key.rpm, key.tpm)
         self.rates = Rates(RateLimits(requests=key.rpm, tokens=key.tpm), _SHARE)
+        #: What is told of each: names of headers, and the limit, which stays.
+        self._told = [
+            (f"x-ratelimit-remaining-{name}", f"x-ratelimit-reset-{name}", bucket)
+            for name, bucket in self.rates.buckets.items()
+        ]
+        self._limits = {
+            f"x-ratelimit-limit-{name}": str(int(bucket.limit)) for name, bucket in self.rates.buckets.items()
+        }
+
+    def headers(self, now: float) -> dict[str, str]:
+        """What is left, as OpenAI's headers say it."""
+        found = self._limits.copy()
+        for remaining, reset, bucket in self._told:
+            left = int(bucket.level_at(now))
+            found[remaining] = str(left) if left > 0 else "0"
+            found[reset] = f"{max(0.0, (bucket.burst - max(0, left)) * 60 / bucket.limit):.3f}s"
+        return found
 
     def is_full(self, now: float) -> bool:
         """Whether nobody waits and nothing is used: a new one would say the same."""
@@ -95,10 +112,9 @@ class KeyRates:
             return
         meter = self._meter(key)
         now = self._now()
-        seconds = meter.wait(tokens, now)
-        if seconds <= 0 and not meter.waiters:
-            meter.rates.take(tokens, now)
+        if not meter.waiters and meter.rates.try_take(tokens, now):
             return
+        seconds = meter.wait(tokens, now)
         ticket = next(self._tickets)
         if now + seconds > deadline or not meter.queue.add(ticket, agent, "", priority=priority, now=now):
             raise rate_limited(_said(key), seconds)
@@ -128,15 +144,7 @@ class KeyRates:
     def headers(self, key: Key) -> dict[str, str]:
         """What is left, as OpenAI's headers say it."""
         meter = self._meters.get(key.id)
-        if meter is None:
-            return {}
-        now, found = self._now(), {}
-        for name, bucket in meter.rates.buckets.items():
-            left = max(0, int(bucket.level_at(now)))
-            found[f"x-ratelimit-limit-{name}"] = str(int(bucket.limit))
-            found[f"x-ratelimit-remaining-{name}"] = str(left)
-            found[f"x-ratelimit-reset-{name}"] = f"{max(0.0, (bucket.burst - left) * 60 / bucket.limit):.3f}s"
-        return found
+        return {} if meter is None else meter.headers(self._now())
 
     def known(self) -> int:
         """Keys of which it is kept what they used."""

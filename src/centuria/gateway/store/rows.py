@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
@@ -25,10 +24,10 @@ _MOST_COST: Pico = 10**16
 _MOST_COUNT = 10**12
 
 KEY_COLUMNS = ("id", "name", "budget", "rpm", "tpm", "models", "tools", "admin", "created", "revoked")
-ATTEMPT_COLUMNS = tuple(field.name for field in fields(AttemptRow))
+ATTEMPT_COLUMNS = AttemptRow._fields
 _TEXTS = ("request", "key", "model", "deployment", "route", "end", "agent", "error")
 _COUNTS = ("attempt", "status", "prompt", "cached", "cache_written", "output", "reasoning")
-_all_of, _texts_of, _counts_of = attrgetter(*ATTEMPT_COLUMNS), attrgetter(*_TEXTS), attrgetter(*_COUNTS)
+_texts_of, _counts_of = attrgetter(*_TEXTS), attrgetter(*_COUNTS)
 
 
 def key_values(key: Key) -> tuple[Any, ...]:
@@ -62,7 +61,6 @@ def _names_in(text: str | None) -> frozenset[str] | None:
 
 def attempt_values(row: AttemptRow) -> tuple[Any, ...]:
     """A row's columns, so bounded that any store takes them: one row that none takes would keep all others out."""
-    values: tuple[Any, ...] = _all_of(row)
     texts, counts, money = _texts_of(row), _counts_of(row), (row.cost, row.held)
     whole = "".join(texts)
     if (
@@ -75,8 +73,8 @@ def attempt_values(row: AttemptRow) -> tuple[Any, ...]:
         and max(money) <= _MOST_COST
         and math.isfinite(row.at + row.queued_ms + row.total_ms + (row.first_token_ms or 0.0))
     ):
-        return values
-    return tuple([_bounded(name, value) for name, value in zip(ATTEMPT_COLUMNS, values, strict=True)])
+        return tuple(row)
+    return tuple([_bounded(name, value) for name, value in zip(ATTEMPT_COLUMNS, row, strict=True)])
 
 
 def attempt_of(values: Sequence[Any]) -> AttemptRow:
