@@ -216,8 +216,7 @@ class StoreSuite:
         assert await store.attempts("r\0") == []
 
     async def test_nothing_that_an_upstream_says_keeps_rows_out(self, store: Store) -> None:
-        odd = replace(
-            attempt("r1", "k1", 10**30, held=-5),
+        odd = attempt("r1", "k1", 10**30, held=-5)._replace(
             agent="nul \0, half \ud800",
             error="x" * 10_000,
             prompt=10**40,
@@ -248,11 +247,11 @@ class StoreSuite:
         await store.write(
             "g",
             [
-                replace(attempt("r1", "k1", 5, at=10.0), prompt=1, cached=1, output=2),
-                replace(attempt("r1", "k1", 5, number=2, at=11.0), prompt=2, output=3, held=9),
+                attempt("r1", "k1", 5, at=10.0)._replace(prompt=1, cached=1, output=2),
+                attempt("r1", "k1", 5, number=2, at=11.0)._replace(prompt=2, output=3, held=9),
                 attempt("r2", "k1", 5, at=day - 0.001),
                 attempt("r3", "k1", 7, at=day),
-                replace(attempt("r4", "k1", 1, at=day), model="other"),
+                attempt("r4", "k1", 1, at=day)._replace(model="other"),
                 attempt("r5", "k2", 2, at=day * 20_000),
             ],
         )
@@ -323,7 +322,7 @@ class StoreSuite:
         sly = "'; DROP TABLE keys; --"
         await store.add_key(Key(sly, sly), digest_of(sly))
         await store.put(sly, sly, Document(sly, '"%s $1 ?"', 0.0))
-        await store.write("g", [replace(attempt(sly, sly), error=sly)])
+        await store.write("g", [attempt(sly, sly)._replace(error=sly)])
         assert [key.name for key, _ in await store.keys()] == [sly]
         assert await store.find(sly, sly) == [(sly, Document(sly, '"%s $1 ?"', 0.0))]
         assert [row.error for row in await store.attempts(sly, key=sly)] == [sly]

@@ -59,6 +59,8 @@ def digest_of_asked(asked: Any) -> str:
 def value_of(headers: Mapping[str, str], name: str) -> str:
     """One header, "" where there is none. Raises `Problem` (400) for what is too long, or no plain line."""
     value = headers.get(name.lower(), "").strip(" \t")
+    if not value:
+        return ""
     if len(value) > MOST:
         raise _refused(name, f"has more than {MOST} characters")
     if any(ord(character) < 32 or 127 <= ord(character) < 160 for character in value):

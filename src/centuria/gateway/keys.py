@@ -54,7 +54,7 @@ def token_of(headers: Mapping[str, str]) -> str:
         if scheme.lower() != "bearer":
             return ""
     token = token.strip(" \t")
-    if len(token) > _LONGEST or any(mark in token for mark in "\r\n\0"):
+    if len(token) > _LONGEST or "\r" in token or "\n" in token or "\0" in token:
         return ""
     return token
 
@@ -79,8 +79,12 @@ class KeyRing:
         """Raises `Problem` (401), the same for every reason, and `StoreUnavailable`."""
         if self._open and await self._is_open():
             return LOCAL
-        key = await self.of_token(token_of(request.headers))
-        if key is None:
+        token = token_of(request.headers)
+        digest = digest_of(token)
+        found, key = self._remembered(digest)
+        if not found:
+            key = await self.of_digest(digest)
+        if key is None or not token:
             raise unauthenticated()
         return key
 

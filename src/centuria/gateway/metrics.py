@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from centuria.gateway.ports import AttemptRow
-from centuria.messages import DOLLAR
+from centuria.messages import DOLLAR, Pico
 
 #: Upper bounds of the buckets of times, in seconds.
 _BUCKETS = (0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
@@ -19,21 +21,22 @@ class Tally:
 
     def __init__(self) -> None:
         self._ends: Counter[tuple[str, str]] = Counter()
-        self._tokens: Counter[tuple[str, str]] = Counter()
-        self._money: Counter[tuple[str, str]] = Counter()
+        self._models: dict[str, _Used] = {}
         self._waits = _Histogram()
         self._first = _Histogram()
         self._total = _Histogram()
 
     def record(self, row: AttemptRow) -> None:
         """An attempt has ended."""
-        model = row.model
-        self._ends[model, row.end] += 1
-        self._tokens[model, "prompt"] += row.prompt
-        self._tokens[model, "cached"] += row.cached
-        self._tokens[model, "output"] += row.output
-        self._money[model, "cost"] += row.cost
-        self._money[model, "held"] += row.held
+        self._ends[row.model, row.end] += 1
+        used = self._models.get(row.model)
+        if used is None:
+            used = self._models[row.model] = _Used()
+        used.prompt += row.prompt
+        used.cached += row.cached
+        used.output += row.output
+        used.cost += row.cost
+        used.held += row.held
         self._waits.add(row.queued_ms / 1000)
         self._total.add(row.total_ms / 1000)
         if row.first_token_ms is not None:
@@ -51,13 +54,21 @@ class Tally:
             "tokens_total",
             "counter",
             "Tokens that upstreams counted.",
-            (({"model": model, "kind": kind}, value) for (model, kind), value in self._tokens.items()),
+            (
+                ({"model": model, "kind": kind}, value)
+                for model, used in self._models.items()
+                for kind, value in (("prompt", used.prompt), ("cached", used.cached), ("output", used.output))
+            ),
         )
         yield from _family(
             "dollars_total",
             "counter",
             "What was paid, and what is held for lost attempts.",
-            (({"model": model, "kind": kind}, value / DOLLAR) for (model, kind), value in self._money.items()),
+            (
+                ({"model": model, "kind": kind}, value / DOLLAR)
+                for model, used in self._models.items()
+                for kind, value in (("cost", used.cost), ("held", used.held))
+            ),
         )
         yield from self._waits.lines("queue_seconds", "How long a request waited for its place.")
         yield from self._first.lines("first_token_seconds", "From the request to its first event, or its whole answer.")
@@ -70,6 +81,17 @@ class Tally:
             yield _sample(name, labels, value)
 
 
+@dataclass(slots=True)
+class _Used:
+    """What one model's attempts took, in tokens and pico-dollars."""
+
+    prompt: int = 0
+    cached: int = 0
+    output: int = 0
+    cost: Pico = 0
+    held: Pico = 0
+
+
 class _Histogram:
     def __init__(self) -> None:
         self._counts = [0] * (len(_BUCKETS) + 1)
@@ -77,11 +99,7 @@ class _Histogram:
 
     def add(self, seconds: float) -> None:
         self._sum += seconds
-        for index, bound in enumerate(_BUCKETS):
-            if seconds <= bound:
-                self._counts[index] += 1
-                return
-        self._counts[-1] += 1
+        self._counts[bisect_left(_BUCKETS, seconds)] += 1
 
     def lines(self, name: str, text: str) -> Iterator[str]:
         yield f"# HELP centuria_{name} {text}\n# TYPE centuria_{name} histogram\n"

@@ -46,7 +46,7 @@ class Upstream:
         return written(body)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ChatCall:
     """One request to the funnel. `models` in the order of preference; `fields` as the caller wrote them, without the
     model. `deadline` is of the loop's clock. `first_attempt` numbers the first row, `attempts` are made at most (None:

@@ -39,7 +39,10 @@ _UNPRICED: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+_MONEY = frozenset({*_UNPRICED, "modalities", "tools", "prediction"})
+
+
+@dataclass(slots=True)
 class Question:
     """A checked request. `fields` are the upstream's, without `model`; `models` in the order of preference.
 
@@ -116,7 +119,7 @@ def _models(model: Any, models: Any) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not name or len(name) > _NAME:
             raise bad_request("`model` must be the name of a model.", param="model", remedy="See GET /v1/models.")
-    return tuple(dict.fromkeys(names))
+    return (names[0],) if len(names) == 1 else tuple(dict.fromkeys(names))
 
 
 def _wants_usage(fields: Mapping[str, Any]) -> bool:
@@ -133,8 +136,8 @@ def _wants_usage(fields: Mapping[str, Any]) -> bool:
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:
     """The larger of both limits: which of them an upstream obeys is its own affair."""
-    limits = [_count(fields, name, _MOST_TOKENS) for name in LIMITS]
-    return max((limit for limit in limits if limit is not None), default=None)
+    limits = [_count(fields, name, _MOST_TOKENS) for name in LIMITS if name in fields]
+    return max([limit for limit in limits if limit is not None], default=None)
 
 
 def _count(fields: dict[str, Any], name: str, most: int) -> int | None:
@@ -187,6 +190,8 @@ def _is_picture(part: Any) -> bool:
 
 def _check_cost(fields: Mapping[str, Any]) -> int:
     """Refuse what would cost more than tokens do; the size of a predicted answer."""
+    if _MONEY.isdisjoint(fields):
+        return 0
     for name, harmless in _UNPRICED.items():
         value = fields.get(name)
         # 0 is equal to false, and is not what an upstream takes for it.
