@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
@@ -79,9 +78,7 @@ class Attempt:
         self.terms = terms(call, upstream, bare=bare)
         self._around = around
         self._now = upstream.lane.now
-        self._relay = (
-            StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret) if call.stream else _NO_RELAY
-        )
+        self._relay = StreamRelay(keep_usage=call.wants_usage, secret=upstream.secret) if call.stream else _NO_RELAY
 
     # -- beginning ----------------------------------------------------------------------------------------------------
 
@@ -224,10 +221,10 @@ class Attempt:
         """Read the end of the body after `[DONE]`, so that the connection can be used again."""
         assert self._reader is not None
         try:
-            async with asyncio.timeout(_LINGER):
+            with self._within(_LINGER):
                 async for _ in self._reader:
                     pass
-        except (TimeoutError, ModelError):
+        except ModelError:
             pass
 
     def paid(self) -> Pico:
@@ -255,7 +252,9 @@ class Attempt:
         if self._now() >= self._ends:
             return ModelUnavailable("The answer was not whole in time.", kind="total")
         if self._first_token is None:
-            return ModelUnavailable(f"No token came within {self._around.timeouts.first_token:g} s.", kind="first_token")
+            return ModelUnavailable(
+                f"No token came within {self._around.timeouts.first_token:g} s.", kind="first_token"
+            )
         return ModelUnavailable(f"The answer fell silent for {self._around.timeouts.silence:g} s.", kind="silence")
 
     # -- ending -------------------------------------------------------------------------------------------------------

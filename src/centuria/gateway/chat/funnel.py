@@ -184,9 +184,7 @@ class Funnel:
         try:
             with wait:
                 deadline = min(call.deadline, self.now() + self._settings.caps.queue)
-                await self.rates.admit(
-                    call.key, call.agent, priority=call.priority, tokens=largest, deadline=deadline
-                )
+                await self.rates.admit(call.key, call.agent, priority=call.priority, tokens=largest, deadline=deadline)
                 try:
                     attempt, attempts = await self._attempts(call, choices)
                 except BaseException:
