@@ -13,6 +13,7 @@ from collections.abc import (
     AsyncIterator,
     Awaitable,
     Callable,
+    Coroutine,
     Iterable,
     Mapping,
     MutableMapping,
@@ -30,7 +31,7 @@ from centuria.gateway.problems import Problem, bad_request, not_found
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 #: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
 CONNECTION = "centuria.connection"
 #: In the scope of a mounted application: the `Key` that asks.

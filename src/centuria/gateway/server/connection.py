@@ -1,0 +1,385 @@
+"""One connection: what its client sends, within the caps, and whose turn it is to be answered.
+
+- Headers above the cap: 431 and the end of the connection, however they are split.
+- Whoever does not get on with a request, or does not read an answer, meets a time-out.
+- Requests that come before the one ahead of them is answered wait, and so does their client.
+
+A timer is only set where a request is not whole after a read, which few are. What is idle is looked at now and then,
+all connections together (`sweep`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import socket
+import struct
+from collections import deque
+from typing import Any, Literal, cast
+from urllib.parse import unquote
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+
+from centuria.gateway.server.exchange import Exchange, wait, wake
+from centuria.gateway.server.heads import FULL, NOT_HTTP, TOO_LARGE, TOO_SLOW
+from centuria.gateway.server.traffic import Traffic
+from centuria.gateway.web import CONNECTION, Scope
+
+#: Seconds that an idle connection is kept, and one that closes may take.
+KEEP_ALIVE = 75.0
+#: Bytes of a body that nobody takes, above which no more are read.
+_HIGH = 65_536
+#: Requests of one connection that wait for the one before them.
+_WAITING = 100
+_ASGI = {"version": "3.0", "spec_version": "2.3"}
+
+
+class Connection(asyncio.Protocol):
+    """`closed`: nothing can be sent any more. `blocked`: the client does not read what was sent."""
+
+    closed = blocked = False
+
+    #: What of a request has not come yet.
+    _missing: Literal["", "headers", "body"] = "headers"
+    #: Bytes since the end of the headers before, and bytes that were read since the last ones of a body.
+    _unread = _silent = 0
+    _url = b""
+    _expects = False
+    #: Nothing that comes is read any more: this was its last request, or it does not speak HTTP.
+    _deaf = False
+    _paused = False
+    #: What is said when all that came before is answered, and then the connection ends.
+    _last_words = b""
+    #: The request that came last, and the one that is being answered.
+    _reading: Exchange | None = None
+    _current: Exchange | None = None
+    _patience: asyncio.TimerHandle | None = None
+    _due = _whole_by = _since = math.inf
+    _reader: asyncio.TimerHandle | None = None
+
+    def __init__(self, traffic: Traffic) -> None:
+        self.loop = traffic.loop
+        self.traffic = traffic
+        self._caps = traffic.caps
+        self._headers: list[tuple[bytes, bytes]] = []
+        self._waiting: deque[Exchange] = deque()
+        self._drained: list[asyncio.Future[None]] = []
+        self._transport: asyncio.Transport
+        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+
+    # -- for its exchanges and its server ----------------------------------------------------------------------------
+
+    def write(self, data: bytes) -> None:
+        self._transport.write(data)
+
+    async def drained(self) -> None:
+        """The client reads again, or has gone."""
+        while self.blocked and not self.closed:
+            await wait(self._drained, self.loop)
+
+    def taken(self) -> None:
+        """Somebody has taken what had come of a body."""
+        if self._paused and not self._waiting and not self.closed:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def answered(self, exchange: Exchange) -> None:
+        """The answer is whole: the next one, if any."""
+        if not exchange.keep:
+            self.close()
+            return
+        if self._waiting:
+            self._current = self._waiting.popleft()
+            self._start(self._current)
+        else:
+            self._current = None
+            if self._deaf:
+                self.write(self._last_words)
+                self.close()
+                return
+            now = self._since = self.loop.time()
+            if self._missing == "body":  # it was answered before it was whole
+                self._calm()
+                self._whole_by = min(self._whole_by, now + self._caps.stall)
+                self._await_until(self._whole_by)
+        if self._paused:
+            self.taken()
+
+    def shut(self) -> None:
+        """Close it if it is idle, else with the answer that is under way."""
+        if self._current is None:
+            self.close()
+        else:
+            self._current.keep = False
+
+    def sweep(self, now: float) -> None:
+        if self._patience is None and self._current is None and now - self._since >= KEEP_ALIVE:
+            if self.closed:  # and does not read the last that was sent
+                self._transport.abort()
+            else:
+                self.close()
+
+    def close(self) -> None:
+        """When what was written is sent."""
+        self._leave()
+        self._transport.close()
+
+    def cut(self) -> None:
+        """At once, and so that its client sees that this is no proper end."""
+        self._leave()
+        with contextlib.suppress(OSError):
+            wire = self._transport.get_extra_info("socket")
+            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._transport.abort()
+
+    def _leave(self) -> None:
+        self.closed = self._deaf = True
+        self._since = self.loop.time()
+        self._calm()
+        self._waiting.clear()
+        current, self._current = self._current, None
+        if self._drained:
+            wake(self._drained)
+        if current is not None and not current.complete:
+            current.lose()
+
+    # -- what the loop tells -----------------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        traffic, self._transport = self.traffic, cast(asyncio.Transport, transport)
+        traffic.connections.add(self)
+        self._client = _address(transport.get_extra_info("peername"))
+        self._server = _address(transport.get_extra_info("sockname"))
+        if traffic.ending:
+            self.close()
+        elif len(traffic.connections) > self._caps.connections:
+            self.write(FULL)
+            self.close()
+        else:
+            self._await_until(self.loop.time() + self._caps.stall)
+
+    def data_received(self, data: bytes) -> None:
+        if self._deaf:
+            return
+        before = self._missing
+        if before == "body":
+            self._silent += len(data)
+        elif self._unread + len(data) > self._caps.header:
+            data = self._headers_to_the_cap(data)
+        else:
+            self._unread += len(data)
+        if not self._deaf:
+            self._feed(data)
+        current = self._current
+        if current is not None and current.scope is not None:
+            self._start(current)
+        if self._waiting and not self._paused:
+            self._pause()
+        if self._deaf or (not self._missing and (before or current is not None)):
+            return
+        # What came was no request where none is missing and none is answered, but blank lines.
+        self._missing = self._missing or "headers"
+        self._expect(before)
+
+    def pause_writing(self) -> None:
+        self.blocked = True
+        self._reader = self.loop.call_later(self._caps.read, self.cut)
+
+    def resume_writing(self) -> None:
+        self.blocked = False
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        wake(self._drained)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.traffic.connections.discard(self)
+        self._parser = None  # each holds the other
+        if self._reader is not None:
+            self._reader.cancel()
+            self._reader = None
+        self._leave()
+
+    # -- what comes --------------------------------------------------------------------------------------------------
+
+    def _headers_to_the_cap(self, data: bytes) -> bytes:
+        """The end of the headers may be in what was read, and a body behind it: the parser finds out. What is left."""
+        cap = self._caps.header
+        while self._unread + len(data) > cap:
+            room = cap - self._unread
+            self._unread = cap
+            self._feed(data[:room])
+            data = data[room:]
+            if self._deaf or self._missing == "body":
+                return data
+            if self._unread >= cap:
+                self._refuse(TOO_LARGE)
+                return b""
+        self._unread += len(data)
+        return data
+
+    def _feed(self, data: bytes) -> None:
+        if self._parser is None:
+            return
+        try:
+            self._parser.feed_data(data)
+        except HttpParserUpgrade as upgrade:
+            self._pass_over_upgrade(data[upgrade.args[0] :])
+        except HttpParserError:
+            if not self._deaf:  # what follows the last request is for nobody
+                self._refuse(NOT_HTTP)
+
+    def _pass_over_upgrade(self, rest: bytes) -> None:
+        """To change the protocol is for nobody here, and is left out, or a body would be taken for the next request.
+        Java's client asks so each time that it connects."""
+        if self._parser is None or self._parser.get_method() == b"CONNECT":
+            self._refuse(NOT_HTTP)
+            return
+        line = b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
+        kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
+        self._parser = HttpRequestParser(self)
+        self._feed(b"\r\n".join([line, *kept, b"", b""]) + rest)
+
+    def _expect(self, before: str) -> None:
+        """Something is missing: it must come on, and the body must be whole within the time of a request."""
+        caps, now, reading = self._caps, self.loop.time(), self._reading
+        if before != self._missing:
+            self._calm()
+        if self._missing == "body" and reading is not None:
+            if self._silent > caps.header:  # trailers, and what surrounds chunks
+                self._refuse(TOO_LARGE)
+                return
+            if before != "body":
+                self._whole_by = now + caps.request
+            if reading.size > _HIGH and not self._paused:
+                self._pause()
+            if reading.complete:
+                self._whole_by = min(self._whole_by, now + caps.stall)
+            self._await_until(min(now + caps.send, self._whole_by))
+        elif self._patience is None:
+            self._await_until(now + caps.stall)
+
+    def _await_until(self, due: float) -> None:
+        """A timer that is set already looks again when it rings."""
+        self._due = due
+        if self._patience is None:
+            self._patience = self.loop.call_at(due, self._ring)
+
+    def _ring(self) -> None:
+        self._patience = None
+        now = self.loop.time()
+        if self._paused:  # it is we who do not read
+            self._await_until(now + self._caps.send)
+        elif now < self._due:
+            self._await_until(self._due)
+        else:
+            self._refuse(TOO_SLOW)
+
+    def _calm(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+
+    def _pause(self) -> None:
+        self._paused = True
+        self._transport.pause_reading()
+
+    def _refuse(self, answer: bytes) -> None:
+        """Say why, once all that came before is answered, and end the connection."""
+        self._deaf = True
+        self._calm()
+        broken = self._reading if self._missing == "body" else None
+        if broken is not None and self._waiting and self._waiting[-1] is broken:
+            self._waiting.pop()
+        if self._current is not None and self._current is not broken:
+            self._last_words = answer
+            return
+        if broken is None or not broken.started:
+            self.write(answer)
+        self.close()
+
+    def _start(self, exchange: Exchange) -> None:
+        scope, exchange.scope = cast(Scope, exchange.scope), None
+        task = self.loop.create_task(self.traffic.app(scope, exchange.receive, exchange))
+        self.traffic.tasks.add(task)
+        task.add_done_callback(exchange.ended)
+
+    # -- what the parser tells ---------------------------------------------------------------------------------------
+
+    def on_message_begin(self) -> None:
+        self._missing = "headers"
+        self._url = b""
+        self._headers = []
+        self._expects = False
+
+    def on_url(self, url: bytes) -> None:
+        self._url += url
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._missing != "headers":  # trailers are read over
+            return
+        name = name.lower()
+        if name == b"expect":
+            self._expects = value.lower() == b"100-continue"
+        self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        parser = self._parser
+        if parser is None or self._deaf or parser.should_upgrade():
+            return
+        version = parser.get_http_version()
+        raw, query = _parts(self._url)
+        path = raw.decode("ascii")
+        scope: Scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": version,
+            "method": parser.get_method().decode(),
+            "scheme": "http",
+            "path": unquote(path) if "%" in path else path,
+            "raw_path": raw,
+            "query_string": query,
+            "root_path": "",
+            "headers": self._headers,
+            "client": self._client,
+            "server": self._server,
+        }
+        new = version == "1.1"
+        keep = new and parser.should_keep_alive() and len(self._waiting) < _WAITING
+        exchange = scope[CONNECTION] = Exchange(self, scope, keep=keep, chunks=new, expects=new and self._expects)
+        self._missing, self._unread, self._silent = "body", 0, 0
+        self._reading = exchange
+        if self._current is None:
+            self._current = exchange
+        else:
+            self._waiting.append(exchange)
+
+    def on_body(self, body: bytes) -> None:
+        if self._missing == "body" and self._reading is not None:
+            self._silent = 0
+            self._reading.add(body)
+
+    def on_message_complete(self) -> None:
+        exchange = self._reading
+        if self._missing != "body" or exchange is None:
+            return
+        self._missing = ""
+        if self._patience is not None:
+            self._calm()
+        exchange.finish()
+        if not exchange.keep:
+            self._deaf = True
+
+
+def _parts(url: bytes) -> tuple[bytes, bytes]:
+    """The path and the query of what a request asks for. Raises what refuses it."""
+    if url.startswith(b"/") and b"#" not in url:
+        path, _, query = url.partition(b"?")
+        return path, query
+    parsed = parse_url(url)
+    return parsed.path or b"/", parsed.query or b""
+
+
+def _address(name: Any) -> tuple[str, int] | None:
+    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None
