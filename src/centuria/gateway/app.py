@@ -220,24 +220,26 @@ async def _read(request: Request, body: Body, presence: Presence, caps: Caps) ->
 
 
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
+    try:
+        await send(_start(answer, request))
+        if isinstance(answer, Streaming):
+            async for chunk in answer.chunks:
+                await send({"type": "http.response.body", "body": chunk, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        else:
+            await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+    finally:
+        await answer.close()
+
+
+def _start(answer: Reply | Streaming, request: Request) -> MutableMapping[str, Any]:
     sent = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
     for name, value in answer.headers.items():
         sent[name.lower()] = value
     headers = [(_name_of(name), _header(value)) for name, value in sent.items()]
     if isinstance(answer, Reply) and answer.status not in _BODILESS:
         headers.append((b"content-length", str(len(answer.body)).encode()))
-    start = {"type": "http.response.start", "status": answer.status, "headers": headers}
-    if isinstance(answer, Streaming):
-        try:
-            await send(start)
-            async for chunk in answer.chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-        finally:
-            await answer.close()
-        await send({"type": "http.response.body", "body": b""})
-    else:
-        await send(start)
-        await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
+    return {"type": "http.response.start", "status": answer.status, "headers": headers}
 
 
 @lru_cache(1_000)

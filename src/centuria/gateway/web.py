@@ -95,11 +95,18 @@ class Reply:
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=dict)
     type: str = _JSON
+    #: Awaited last, whatever becomes of the answer: what its reader need not wait for.
+    end: Callable[[], Awaitable[None]] | None = None
 
     @classmethod
     def of(cls, value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
         """A value as JSON."""
         return cls(json.dumps(value, ensure_ascii=False).encode(), status, headers or {})
+
+    async def close(self) -> None:
+        """End the work behind it."""
+        if self.end is not None:
+            await self.end()
 
 
 @dataclass(slots=True)

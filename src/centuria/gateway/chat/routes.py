@@ -44,10 +44,7 @@ class ChatRoutes:
         answer, end = await self._funnel.open(call)
         if call.stream:
             return Streaming(answer.chunks(), answer.status, answer.headers, end=end)
-        try:
-            return Reply(answer.body, answer.status, answer.headers)
-        finally:
-            await end()
+        return Reply(answer.body, answer.status, answer.headers, end=end)
 
     async def models(self, request: Request) -> Reply:
         """The models that this key may use."""
