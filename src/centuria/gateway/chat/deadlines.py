@@ -84,9 +84,15 @@ class Wait:
     ) -> None:
         self._deadlines.waits.discard(self)
         task, self._task = self._task, None
+        # Whoever made this wait may keep it: each would hold the other until the garbage collector finds them.
+        late, self._late = self._late, _over
         if not self._ended or task is None:
             return
         if self._cancels and task.uncancel() > self._cancelling:
             return  # somebody else cancelled it too, and has the last word
         if isinstance(error, asyncio.CancelledError | Exception):
-            raise self._late() from None
+            raise late() from None
+
+
+def _over() -> Exception:
+    return RuntimeError("a wait is for one block")
