@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import secrets
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from itertools import count
 from typing import Any
@@ -48,6 +49,11 @@ _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _ALWAYS = {"x-content-type-options": "nosniff", "cache-control": "no-store"}
 #: Requests are numbered within a process, which no other one is named like.
 _PROCESS, _REQUESTS = secrets.token_hex(8), count(1)
+_TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+#: What is left as it is where a header's value has to be encoded.
+_SAFE = " !#$%&'()*+,/:;=?@[]"
+#: Headers that say how an answer ends.
+_FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
 #: Answers that have no body by their status.
 _BODILESS = frozenset({204, 304})
 
@@ -74,7 +80,7 @@ class App:
             if mount is not None:
                 await self._pass_on(mount, request, body, scope, receive, send)
                 return
-            async with Presence(scope, receive) as presence:
+            async with Presence(scope, receive, awaited="expect" in request.headers) as presence:
                 await self._serve(request, body, presence, send)
         except ClientGone:
             return
@@ -131,7 +137,7 @@ class App:
         """A page of another site must reach no gateway of this machine, be it by its address (DNS rebinding) or with
         its user's cookie."""
         host = request.headers.get("host", "")
-        if _name(host) not in self._hosts and host not in self._hosts:
+        if host not in self._hosts and _name(host) not in self._hosts:
             raise forbidden("The gateway does not go by this host name.", remedy="Add it to `hosts` in gateway.toml.")
         origin = request.headers.get("origin")
         if origin is not None and origin not in self._origins and not _same(origin, host):
@@ -151,10 +157,10 @@ class Presence:
     The house's own server says so by itself (`CONNECTION` in the scope); of any other one a task of ours asks.
     """
 
-    def __init__(self, scope: Scope, receive: Receive) -> None:
+    def __init__(self, scope: Scope, receive: Receive, *, awaited: bool = False) -> None:
         self.receive = receive
         #: The client waits for us to ask for the body.
-        self.awaited = any(name == b"expect" for name, _ in scope["headers"])
+        self.awaited = awaited
         self._connection = scope.get(CONNECTION)
         self._task: asyncio.Task[Any] | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -221,37 +227,57 @@ async def _read(request: Request, body: Body, presence: Presence, caps: Caps) ->
 
 async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None:
     try:
-        await send(_start(answer, request))
+        headers = _headers(answer, request)
         if isinstance(answer, Streaming):
-            async for chunk in answer.chunks:
-                await send({"type": "http.response.body", "body": chunk, "more_body": True})
-            await send({"type": "http.response.body", "body": b""})
+            await _stream(answer, request, headers, send)
+        elif (respond := getattr(send, "respond", None)) is not None and _FRAMING.isdisjoint(headers):
+            # The house's own server takes it whole; it is asked only where nobody stands between us.
+            await respond(answer.status, _lines(headers), answer.body)
         else:
+            if answer.status not in _BODILESS:
+                headers["content-length"] = str(len(answer.body))
+            await send(_start(answer.status, headers))
             await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})
     finally:
         await answer.close()
 
 
-def _start(answer: Reply | Streaming, request: Request) -> MutableMapping[str, Any]:
-    sent = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
+async def _stream(answer: Streaming, request: Request, headers: Mapping[str, str], send: Send) -> None:
+    await send(_start(answer.status, headers))
+    if request.method != "HEAD":
+        async for chunk in answer.chunks:
+            await send({"type": "http.response.body", "body": chunk, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def _headers(answer: Reply | Streaming, request: Request) -> dict[str, str]:
+    headers = {"x-request-id": request.id, **_ALWAYS, "content-type": answer.type}
     for name, value in answer.headers.items():
-        sent[name.lower()] = value
-    headers = [(_name_of(name), _header(value)) for name, value in sent.items()]
-    if isinstance(answer, Reply) and answer.status not in _BODILESS:
-        headers.append((b"content-length", str(len(answer.body)).encode()))
-    return {"type": "http.response.start", "status": answer.status, "headers": headers}
+        headers[_lower(name)] = value
+    if not _sendable("".join(headers.values())):  # a name from a configuration may hold what no header can carry
+        headers = {name: value if _sendable(value) else quote(value, safe=_SAFE) for name, value in headers.items()}
+    return headers
+
+
+def _start(status: int, headers: Mapping[str, str]) -> MutableMapping[str, Any]:
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    return {"type": "http.response.start", "status": status, "headers": pairs}
+
+
+def _lines(headers: Mapping[str, str]) -> bytes:
+    return "".join([f"{name}: {value}\r\n" for name, value in headers.items()]).encode()
+
+
+def _sendable(value: str) -> bool:
+    return value.isascii() and value.isprintable()
 
 
 @lru_cache(1_000)
-def _name_of(name: str) -> bytes:
-    return name.encode("latin-1")
-
-
-def _header(value: str) -> bytes:
-    """A name from a configuration may hold what no header can carry."""
-    if value.isascii() and value.isprintable():
-        return value.encode()
-    return quote(value, safe=" !#$%&'()*+,/:;=?@[]").encode()
+def _lower(name: str) -> str:
+    """The name of a header. Raises `ValueError`."""
+    if not _TOKEN.fullmatch(name):
+        raise ValueError("a header of an answer has a name that is none")
+    return name.lower()
 
 
 def _answer_to(error: Exception, request: Request) -> Reply:
@@ -275,17 +301,39 @@ def told(problem: Problem) -> Reply:
 
 
 def _request(scope: Scope) -> Request:
-    headers: dict[str, str] = {}
-    for name, value in scope["headers"]:
-        key = name.decode("latin-1")
+    pairs = scope["headers"]
+    headers = {_known(name): value.decode("latin-1") for name, value in pairs}
+    if len(headers) != len(pairs):
         # Twice the same: as one list, which no header that we read can be; so nobody chooses which of them counts.
-        headers[key] = f"{headers[key]}, {value.decode('latin-1')}" if key in headers else value.decode("latin-1")
-    client = scope.get("client") or ("", 0)
+        headers = {}
+        for given, value in pairs:
+            name, text = _known(given), value.decode("latin-1")
+            headers[name] = f"{headers[name]}, {text}" if name in headers else text
+    client = scope.get("client")
     raw = scope.get("raw_path")
     path = raw.decode("latin-1").partition("?")[0] if raw else scope["path"]
-    id = f"req-{_PROCESS}{next(_REQUESTS):010x}"
-    secure = scope.get("scheme") == "https"
-    return Request(scope["method"], path, headers, scope.get("query_string", b""), client[0], id, secure=secure)
+    return Request(
+        scope["method"],
+        path,
+        headers,
+        scope.get("query_string", b""),
+        client[0] if client else "",
+        f"req-{_PROCESS}{next(_REQUESTS):010x}",
+        secure=scope.get("scheme") == "https",
+    )
+
+
+#: Names of headers as text: nearly always the same few.
+_NAMES: dict[bytes, str] = {}
+
+
+def _known(name: bytes) -> str:
+    known = _NAMES.get(name)
+    if known is None:
+        known = name.decode("latin-1")
+        if len(_NAMES) < 1_000 and len(name) < 100:
+            _NAMES[name] = known
+    return known
 
 
 def _name(host: str) -> str:

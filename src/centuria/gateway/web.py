@@ -29,8 +29,10 @@ from centuria.gateway.ports import Key
 from centuria.gateway.problems import Problem, bad_request, not_found
 
 Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+#: The house's own server has `respond(status, lines, body)` beside it: a whole answer in one call.
+Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 #: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
 CONNECTION = "centuria.connection"
@@ -199,7 +201,10 @@ class Router:
         return route_and_parts
 
     def mounted(self, path: str) -> Mount | None:
-        return next((mount for mount in self.mounts if path == mount.path or path.startswith(mount.path + "/")), None)
+        for mount in self.mounts:
+            if path.startswith(mount.path) and path[len(mount.path) : len(mount.path) + 1] in ("", "/"):
+                return mount
+        return None
 
 
 _NOTHING = "There is nothing at this address."

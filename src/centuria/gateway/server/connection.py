@@ -36,9 +36,10 @@ _ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class Connection(asyncio.Protocol):
-    """`closed`: nothing can be sent any more. `blocked`: the client does not read what was sent."""
+    """`closed`: nothing can be sent any more. `blocked`: the client does not read what was sent; `paused`: we do not
+    read what it sends."""
 
-    closed = blocked = False
+    closed = blocked = paused = False
 
     #: What of a request has not come yet.
     _missing: Literal["", "headers", "body"] = "headers"
@@ -48,7 +49,6 @@ class Connection(asyncio.Protocol):
     _expects = False
     #: Nothing that comes is read any more: this was its last request, or it does not speak HTTP.
     _deaf = False
-    _paused = False
     #: What is said when all that came before is answered, and then the connection ends.
     _last_words = b""
     #: The request that came last, and the one that is being answered.
@@ -78,10 +78,10 @@ class Connection(asyncio.Protocol):
         while self.blocked and not self.closed:
             await wait(self._drained, self.loop)
 
-    def taken(self) -> None:
-        """Somebody has taken what had come of a body."""
-        if self._paused and not self._waiting and not self.closed:
-            self._paused = False
+    def read_on(self) -> None:
+        """Somebody has taken what had come of a body, or the next request has its turn."""
+        if self.paused and not self._waiting and not self.closed:
+            self.paused = False
             self._transport.resume_reading()
 
     def answered(self, exchange: Exchange) -> None:
@@ -103,8 +103,8 @@ class Connection(asyncio.Protocol):
                 self._calm()
                 self._whole_by = min(self._whole_by, now + self._caps.stall)
                 self._await_until(self._whole_by)
-        if self._paused:
-            self.taken()
+        if self.paused:
+            self.read_on()
 
     def shut(self) -> None:
         """Close it if it is idle, else with the answer that is under way."""
@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         current = self._current
         if current is not None and current.scope is not None:
             self._start(current)
-        if self._waiting and not self._paused:
+        if self._waiting and not self.paused:
             self._pause()
         if self._deaf or (not self._missing and (before or current is not None)):
             return
@@ -238,6 +238,7 @@ class Connection(asyncio.Protocol):
             return
         line = b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
         kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
+        self._url, self._headers = b"", []
         self._parser = HttpRequestParser(self)
         self._feed(b"\r\n".join([line, *kept, b"", b""]) + rest)
 
@@ -252,7 +253,7 @@ class Connection(asyncio.Protocol):
                 return
             if before != "body":
                 self._whole_by = now + caps.request
-            if reading.size > _HIGH and not self._paused:
+            if reading.size > _HIGH and not self.paused:
                 self._pause()
             if reading.complete:
                 self._whole_by = min(self._whole_by, now + caps.stall)
@@ -269,7 +270,7 @@ class Connection(asyncio.Protocol):
     def _ring(self) -> None:
         self._patience = None
         now = self.loop.time()
-        if self._paused:  # it is we who do not read
+        if self.paused:  # it is we who do not read
             self._await_until(now + self._caps.send)
         elif now < self._due:
             self._await_until(self._due)
@@ -282,7 +283,7 @@ class Connection(asyncio.Protocol):
             self._patience = None
 
     def _pause(self) -> None:
-        self._paused = True
+        self.paused = True
         self._transport.pause_reading()
 
     def _refuse(self, answer: bytes) -> None:
@@ -301,17 +302,13 @@ class Connection(asyncio.Protocol):
 
     def _start(self, exchange: Exchange) -> None:
         scope, exchange.scope = cast(Scope, exchange.scope), None
-        task = self.loop.create_task(self.traffic.app(scope, exchange.receive, exchange))
-        self.traffic.tasks.add(task)
-        task.add_done_callback(exchange.ended)
+        traffic = self.traffic
+        traffic.running[exchange] = self.loop.create_task(exchange.run(traffic.app, scope))
 
     # -- what the parser tells ---------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         self._missing = "headers"
-        self._url = b""
-        self._headers = []
-        self._expects = False
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -347,7 +344,10 @@ class Connection(asyncio.Protocol):
         }
         new = version == "1.1"
         keep = new and parser.should_keep_alive() and len(self._waiting) < _WAITING
-        exchange = scope[CONNECTION] = Exchange(self, scope, keep=keep, chunks=new, expects=new and self._expects)
+        exchange = scope[CONNECTION] = Exchange(self, scope, keep, new)
+        if self._expects:
+            self._expects, exchange.expects = False, new
+        self._url, self._headers = b"", []
         self._missing, self._unread, self._silent = "body", 0, 0
         self._reading = exchange
         if self._current is None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, MutableMapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from centuria.gateway.server.heads import BODILESS, CONTINUE, FAILED, head_of, status_line
+from centuria.gateway.web import Asgi, Message, Scope
 
 if TYPE_CHECKING:
     from centuria.gateway.server.connection import Connection
@@ -21,10 +22,10 @@ class Exchange:
     An answer's head waits for what comes next in the same turn of the loop, so that it goes with the body in one write.
     """
 
-    #: Until its application runs.
-    scope: MutableMapping[str, Any] | None
     #: The request has come whole; its answer has begun, and is whole.
     whole = started = complete = False
+    #: The client waits to be asked for the body.
+    expects = False
     #: Bytes of the body that nobody has taken.
     size = 0
 
@@ -37,27 +38,24 @@ class Exchange:
     _bodiless = False
     _lost: Callable[[], None] | None = None
 
-    def __init__(
-        self, connection: Connection, scope: MutableMapping[str, Any], *, keep: bool, chunks: bool, expects: bool
-    ) -> None:
+    def __init__(self, connection: Connection, scope: Scope, keep: bool, chunks: bool) -> None:
+        """`keep`: its answer leaves the connection open. `chunks`: its client knows them."""
         self.loop = connection.loop
-        self.scope = scope
-        #: The connection is kept when it is answered.
+        self.scope: Scope | None = scope
         self.keep = keep
         self._connection = connection
         self._chunks = chunks
-        self._expects = expects
         self._head_only = scope["method"] == "HEAD"
         self._parts: list[bytes] = []
         self._waiters: list[asyncio.Future[None]] = []
 
     # -- for the application -----------------------------------------------------------------------------------------
 
-    async def receive(self) -> MutableMapping[str, Any]:
+    async def receive(self) -> Message:
         """ASGI's `receive`: the body as it comes, then the end of the connection or of the answer."""
         connection = self._connection
-        if self._expects and not connection.closed:
-            self._expects = False
+        if self.expects and not connection.closed:
+            self.expects = False
             connection.write(CONTINUE)
         while not (self.complete or connection.closed):
             parts = self._parts
@@ -66,12 +64,13 @@ class Exchange:
                 parts.clear()
                 self.size = 0
                 self._given = self.whole
-                connection.taken()
+                if connection.paused:
+                    connection.read_on()
                 return {"type": "http.request", "body": body, "more_body": not self.whole}
             await wait(self._waiters, self.loop)
         return {"type": "http.disconnect"}
 
-    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+    async def __call__(self, message: Message) -> None:
         """ASGI's `send`. Says nothing of a client that has gone: `receive` and `when_lost` do."""
         connection = self._connection
         if connection.blocked:
@@ -95,8 +94,8 @@ class Exchange:
             raise RuntimeError("an answer has begun already")
         if connection.closed:
             return
-        parts = [status_line(status), lines]
-        if self._expects and not self.whole:  # what comes next may be the body that was not asked for
+        parts = [status_line(status), b"\r\n", lines]
+        if self.expects and not self.whole:  # what comes next may be the body that was not asked for
             self.keep = False
         if not self.keep:
             parts.append(b"connection: close\r\n")
@@ -136,32 +135,27 @@ class Exchange:
         if lost is not None:
             lost()
 
-    def ended(self, task: asyncio.Task[None]) -> None:
-        """Its application has come to an end, which is no answer yet."""
+    async def run(self, app: Asgi, scope: Scope) -> None:
+        """The application, to its end, which is no answer yet."""
         connection = self._connection
-        connection.traffic.tasks.discard(task)
-        error = None if task.cancelled() else task.exception()
-        if error is not None:
+        try:
+            await app(scope, self.receive, self)
+            if not self.complete and not connection.closed:
+                _log.error("The application ended before its answer was whole.")
+        except Exception as error:  # the edge of a request
             _log.error("The application failed.", exc_info=error)
-        if self.complete or connection.closed:
-            return
-        if error is None and not task.cancelled():
-            _log.error("The application ended before its answer was whole.")
-        if not (self.started or task.cancelled()):
-            connection.write(FAILED)
-            connection.close()
-        elif self._chunked or self._left is not None:  # nobody takes it for whole
-            connection.close()
-        else:
-            connection.cut()
+        finally:
+            del connection.traffic.running[self]
+            if not self.complete and not connection.closed:
+                self._give_up()
 
     # -- the answer --------------------------------------------------------------------------------------------------
 
-    def _begin(self, status: int, headers: Any) -> None:
+    def _begin(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
         lines, self._left, closes = head_of(status, headers)
         self.started = True
         self._bodiless = self._head_only or status in BODILESS
-        if closes or (self._expects and not self.whole):
+        if closes or (self.expects and not self.whole):
             self.keep = False
         if self._left is not None:
             lines += b"content-length: %d\r\n" % self._left
@@ -198,6 +192,17 @@ class Exchange:
             head, self._head = self._head, b""
             if not self._connection.closed:
                 self._connection.write(head)
+
+    def _give_up(self) -> None:
+        """Nobody takes for whole what is not."""
+        connection = self._connection
+        if not self.started:
+            connection.write(FAILED)
+            connection.close()
+        elif self._chunked or self._left is not None:
+            connection.close()
+        else:
+            connection.cut()
 
     def _end(self) -> None:
         self.complete = True

@@ -14,7 +14,10 @@ CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 BODILESS = frozenset({204, 304})
 
 _NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
-_CONTROL = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+#: What a value may hold.
+_PRINTABLE = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
+#: Headers that are the server's to write.
+_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
 
 
 class Head(NamedTuple):
@@ -30,33 +33,30 @@ def head_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Head:
     """What an application says becomes lines. How the body is framed, and whether the connection is kept, is the
     server's to say. Raises `ValueError` where no head can hold it."""
     lines = [status_line(status)]
-    values: list[bytes] = []
     length, closes = None, False
     for given, value in headers:
         name = _lower(given)
-        if name == b"connection":
+        if name not in _FRAMING:
+            lines.append(name + b": " + value)
+        elif name == b"connection":
             closes = closes or b"close" in value.lower()
         elif name == b"content-length":
             if not value.isdigit() or length not in (None, int(value)):
                 raise ValueError("the length of an answer is a number, and one alone")
             length = int(value)
-        elif name != b"transfer-encoding":
-            lines.append(b"%b: %b\r\n" % (name, value))
-            values.append(value)
-    if _CONTROL.search(b"".join(values)):
+    lines.append(b"")
+    head = b"\r\n".join(lines)
+    if head.translate(None, _PRINTABLE) != b"\r\n" * (len(lines) - 1):
         raise ValueError("a header of an answer holds a control character")
-    return Head(b"".join(lines), length, closes)
+    return Head(head, length, closes)
 
 
 def status_line(status: int) -> bytes:
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
+    """Without its end."""
+    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d " % status
 
 
-def _line(status: int) -> bytes:
-    return f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\n".encode()
-
-
-_STATUS_LINES = {status.value: _line(status.value) for status in HTTPStatus}
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}".encode() for status in HTTPStatus}
 
 
 @lru_cache(1_000)
@@ -70,7 +70,7 @@ def _refusal(status: int, code: str, message: str, *more: str, type: str = "inva
     error = {"message": message, "type": type, "param": None, "code": code}
     body = json.dumps({"error": error}).encode()
     lines = ("content-type: application/json", f"content-length: {len(body)}", *more, "connection: close", "", "")
-    return _line(status) + "\r\n".join(lines).encode() + body
+    return b"\r\n".join((status_line(status), *(line.encode() for line in lines))) + body
 
 
 NOT_HTTP = _refusal(400, "invalid_http", "The request is not valid HTTP/1.1.")

@@ -64,27 +64,27 @@ class Server:
                 await self._end.wait()
                 server.close()
                 traffic.wind_down()
-                await self._wind_down(traffic.tasks)
+                await self._wind_down(traffic)
         finally:
             server.close()
             traffic.end()
-            if traffic.tasks:
-                await asyncio.wait(list(traffic.tasks), timeout=_LAST)
+            if traffic.running:
+                await asyncio.wait(traffic.running.values(), timeout=_LAST)
 
-    async def _wind_down(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _wind_down(self, traffic: Traffic) -> None:
         """Until all have ended; after the grace they are told to."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._caps.grace):
-                await self._idle_or_hurried(tasks)
-        if tasks:
+                await self._idle_or_hurried(traffic)
+        if traffic.running:
             self._aborting()
-            await asyncio.wait(list(tasks), timeout=_LAST)
+            await asyncio.wait(traffic.running.values(), timeout=_LAST)
 
-    async def _idle_or_hurried(self, tasks: set[asyncio.Task[None]]) -> None:
+    async def _idle_or_hurried(self, traffic: Traffic) -> None:
         hurry = asyncio.ensure_future(self._hurry.wait())
         try:
-            while tasks and not hurry.done():
-                await asyncio.wait({hurry, *tasks}, return_when=asyncio.FIRST_COMPLETED)
+            while traffic.running and not hurry.done():
+                await asyncio.wait({hurry, *traffic.running.values()}, return_when=asyncio.FIRST_COMPLETED)
         finally:
             hurry.cancel()
 

@@ -10,6 +10,7 @@ from centuria.gateway.web import Asgi
 
 if TYPE_CHECKING:
     from centuria.gateway.server.connection import Connection
+    from centuria.gateway.server.exchange import Exchange
 
 #: Seconds between two looks at what is idle.
 _SWEEP = 5.0
@@ -23,8 +24,8 @@ class Traffic:
         self.app = app
         self.caps = caps
         self.connections: set[Connection] = set()
-        #: Applications at work, one for each request, until they have ended.
-        self.tasks: set[asyncio.Task[None]] = set()
+        #: Applications at work.
+        self.running: dict[Exchange, asyncio.Task[None]] = {}
         #: Nothing new is taken.
         self.ending = False
         self._timer: asyncio.TimerHandle | None = None
@@ -53,7 +54,7 @@ class Traffic:
         self.ending = True
         if self._timer is not None:
             self._timer.cancel()
-        for task in self.tasks:
+        for task in self.running.values():
             task.cancel()
         for connection in list(self.connections):
             connection.close()
