@@ -2,8 +2,9 @@
 
 - `connection`: what one client sends, read within its caps, and the turns of its requests.
 - `exchange`: one request and its answer, as the application has it.
-- `heads`: the bytes of an answer's head. Pure.
-- `listening`: the socket, all connections together, and the end.
+- `scope`, `heads`: what comes in as ASGI has it, and what goes out as bytes. Pure.
+- `traffic`: all connections together.
+- `listening`: the socket, and the end.
 """
 
 from centuria.gateway.server.listening import Server, listen

@@ -16,13 +16,13 @@ import math
 import socket
 import struct
 from collections import deque
-from typing import Any, Literal, cast
-from urllib.parse import unquote
+from typing import Literal, cast
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
+from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from centuria.gateway.server.exchange import Exchange, wait, wake
 from centuria.gateway.server.heads import FULL, NOT_HTTP, TOO_LARGE, TOO_SLOW
+from centuria.gateway.server.scope import address, scope_of
 from centuria.gateway.server.traffic import Traffic
 from centuria.gateway.web import CONNECTION, Scope
 
@@ -32,7 +32,6 @@ KEEP_ALIVE = 75.0
 _HIGH = 65_536
 #: Requests of one connection that wait for the one before them.
 _WAITING = 100
-_ASGI = {"version": "3.0", "spec_version": "2.3"}
 
 
 class Connection(asyncio.Protocol):
@@ -66,7 +65,7 @@ class Connection(asyncio.Protocol):
         self._waiting: deque[Exchange] = deque()
         self._drained: list[asyncio.Future[None]] = []
         self._transport: asyncio.Transport
-        self._parser: HttpRequestParser | None = HttpRequestParser(self)
+        self._parser = HttpRequestParser(self)
 
     # -- for its exchanges and its server ----------------------------------------------------------------------------
 
@@ -128,9 +127,10 @@ class Connection(asyncio.Protocol):
     def cut(self) -> None:
         """At once, and so that its client sees that this is no proper end."""
         self._leave()
-        with contextlib.suppress(OSError):
-            wire = self._transport.get_extra_info("socket")
-            wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        wire = self._transport.get_extra_info("socket")
+        with contextlib.suppress(OSError):  # it has gone
+            if wire is not None:
+                wire.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
 
     def _leave(self) -> None:
@@ -149,8 +149,8 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         traffic, self._transport = self.traffic, cast(asyncio.Transport, transport)
         traffic.connections.add(self)
-        self._client = _address(transport.get_extra_info("peername"))
-        self._server = _address(transport.get_extra_info("sockname"))
+        self._client = address(transport.get_extra_info("peername"))
+        self._server = address(transport.get_extra_info("sockname"))
         if traffic.ending:
             self.close()
         elif len(traffic.connections) > self._caps.connections:
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.traffic.connections.discard(self)
-        self._parser = None  # each holds the other
+        del self._parser  # each holds the other
         if self._reader is not None:
             self._reader.cancel()
             self._reader = None
@@ -220,8 +220,6 @@ class Connection(asyncio.Protocol):
         return data
 
     def _feed(self, data: bytes) -> None:
-        if self._parser is None:
-            return
         try:
             self._parser.feed_data(data)
         except HttpParserUpgrade as upgrade:
@@ -233,10 +231,11 @@ class Connection(asyncio.Protocol):
     def _pass_over_upgrade(self, rest: bytes) -> None:
         """To change the protocol is for nobody here, and is left out, or a body would be taken for the next request.
         Java's client asks so each time that it connects."""
-        if self._parser is None or self._parser.get_method() == b"CONNECT":
+        method, version = self._parser.get_method(), self._parser.get_http_version().encode()
+        if method == b"CONNECT":
             self._refuse(NOT_HTTP)
             return
-        line = b"%b %b HTTP/%b" % (self._parser.get_method(), self._url, self._parser.get_http_version().encode())
+        line = b"%b %b HTTP/%b" % (method, self._url, version)
         kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
         self._url, self._headers = b"", []
         self._parser = HttpRequestParser(self)
@@ -251,7 +250,7 @@ class Connection(asyncio.Protocol):
             if self._silent > caps.header:  # trailers, and what surrounds chunks
                 self._refuse(TOO_LARGE)
                 return
-            if before != "body":
+            if self._whole_by == math.inf:
                 self._whole_by = now + caps.request
             if reading.size > _HIGH and not self.paused:
                 self._pause()
@@ -323,32 +322,17 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if parser is None or self._deaf or parser.should_upgrade():
+        if self._deaf or parser.should_upgrade():
             return
-        version = parser.get_http_version()
-        raw, query = _parts(self._url)
-        path = raw.decode("ascii")
-        scope: Scope = {
-            "type": "http",
-            "asgi": _ASGI,
-            "http_version": version,
-            "method": parser.get_method().decode(),
-            "scheme": "http",
-            "path": unquote(path) if "%" in path else path,
-            "raw_path": raw,
-            "query_string": query,
-            "root_path": "",
-            "headers": self._headers,
-            "client": self._client,
-            "server": self._server,
-        }
+        method, version = parser.get_method().decode(), parser.get_http_version()
+        scope = scope_of(method, self._url, version, self._headers, self._client, self._server)
         new = version == "1.1"
         keep = new and parser.should_keep_alive() and len(self._waiting) < _WAITING
         exchange = scope[CONNECTION] = Exchange(self, scope, keep, new)
         if self._expects:
             self._expects, exchange.expects = False, new
         self._url, self._headers = b"", []
-        self._missing, self._unread, self._silent = "body", 0, 0
+        self._missing, self._unread, self._silent, self._whole_by = "body", 0, 0, math.inf
         self._reading = exchange
         if self._current is None:
             self._current = exchange
@@ -365,21 +349,7 @@ class Connection(asyncio.Protocol):
         if self._missing != "body" or exchange is None:
             return
         self._missing = ""
-        if self._patience is not None:
-            self._calm()
+        self._calm()
         exchange.finish()
         if not exchange.keep:
             self._deaf = True
-
-
-def _parts(url: bytes) -> tuple[bytes, bytes]:
-    """The path and the query of what a request asks for. Raises what refuses it."""
-    if url.startswith(b"/") and b"#" not in url:
-        path, _, query = url.partition(b"?")
-        return path, query
-    parsed = parse_url(url)
-    return parsed.path or b"/", parsed.query or b""
-
-
-def _address(name: Any) -> tuple[str, int] | None:
-    return (str(name[0]), int(name[1])) if isinstance(name, tuple) else None

@@ -19,7 +19,8 @@ _log = logging.getLogger("centuria.gateway")
 class Exchange:
     """It is `send` itself, and of its request's scope the `CONNECTION`.
 
-    An answer's head waits for what comes next in the same turn of the loop, so that it goes with the body in one write.
+    An answer's head goes with what comes behind it in one write; that of a stream waits no longer than to the loop's next
+    turn.
     """
 
     #: The request has come whole; its answer has begun, and is whole.
@@ -76,6 +77,7 @@ class Exchange:
         if connection.blocked:
             await connection.drained()
         if connection.closed and not self.complete:
+            await asyncio.sleep(0)  # who goes on for ever all the same keeps nobody else from his turn
             return
         kind = message["type"]
         if self.complete or kind != ("http.response.body" if self.started else "http.response.start"):
@@ -165,7 +167,8 @@ class Exchange:
             self._chunked = True
             lines += b"transfer-encoding: chunked\r\n"
         self._head = lines + (b"\r\n" if self.keep else b"connection: close\r\n\r\n")
-        self.loop.call_soon(self._flush)
+        if self._left is None and not self._bodiless:  # a stream, whose first piece may be long in coming
+            self.loop.call_soon(self._flush)
 
     def _write(self, body: bytes, *, more: bool) -> None:
         if self._bodiless:
@@ -196,7 +199,7 @@ class Exchange:
     def _give_up(self) -> None:
         """Nobody takes for whole what is not."""
         connection = self._connection
-        if not self.started:
+        if self._head or not self.started:  # nothing was sent
             connection.write(FAILED)
             connection.close()
         elif self._chunked or self._left is not None:
