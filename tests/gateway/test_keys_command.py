@@ -264,6 +264,34 @@ def test_the_usage_of_a_name_that_was_given_twice_is_that_of_both_keys(used: Com
     assert line["cost_usd"] == 0.05
 
 
+async def killed(command: Command, key: str, amount: int) -> None:
+    """A gateway leases this much of the key and ends without a word; another one starts."""
+    for gateway in ("killed", "next"):
+        store = SqliteStore(command.folder / "gateway.db")
+        await store.start(gateway)
+        if gateway == "killed":
+            await store.extend_lease(gateway, key, amount, amount)
+        await store.aclose()
+
+
+def test_what_is_held_for_leases_of_a_killed_gateway_is_said_apart_and_explains_the_balance(used: Command) -> None:
+    [eve] = used.lines("keys", "add", "eve", "--budget", "5")
+    used.write([attempt("r5", eve["id"], held=2 * CENT, at=DAY * 12)])
+    asyncio.run(killed(used, eve["id"], 30 * CENT))
+    told = next(line for line in used.lines("keys", "list") if line["name"] == "eve")
+    assert told["held_usd"] == 0.32
+
+    assert used.run("usage")[0].splitlines()[-1].endswith("ended without a word: eve $0.300")
+    [line] = used.lines("usage", "--key", "eve", "--by", "key")
+    assert (line["held_usd"], line["held_leases_usd"]) == (0.02, 0.3)
+    rows = list(csv.DictReader(io.StringIO(used.run("usage", "--csv")[0])))
+    assert [(row["key"], row["model"], row["requests"]) for row in rows if float(row["held_leases_usd"])] == [
+        ("eve", "", "0")
+    ]
+    assert all(line["held_leases_usd"] == 0 for line in used.lines("usage", "--since", "1970-01-01"))
+    assert "ended without a word" not in used.run("usage", "--key", "ada")[0]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from centuria.gateway.ports import Balance, Key
+from centuria.gateway.ports import Balance, Key, UsageLine
 from centuria.messages import DOLLAR, Pico
 
 
@@ -35,6 +36,17 @@ def all_fields(key: Key, balance: Balance) -> dict[str, Any]:
     """All that an admin may know of a key."""
     own = {"rpm": key.rpm, "tpm": key.tpm, "created": key.created, "revoked": key.revoked}
     return {**key_fields(key), **own, **balance_fields(key, balance)}
+
+
+def held_leases(keys: Iterable[tuple[Key, Balance]], lines: Iterable[UsageLine]) -> dict[str, Pico]:
+    """What is held of keys, by their ids, for leases of gateways that ended without a word: what a key holds and none
+    of its attempts does. `lines` are all that these keys ever used."""
+    held = {key.id: balance.held for key, balance in keys}
+    for line in lines:
+        if line.key in held:
+            held[line.key] -= line.held
+    # An attempt that was written between reading the one and the other may be in the lines alone.
+    return {key: amount for key, amount in held.items() if amount > 0}
 
 
 def exactly(amount: Pico) -> str:

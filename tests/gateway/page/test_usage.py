@@ -67,6 +67,16 @@ async def test_a_key_sees_its_own_usage_and_what_it_has_left() -> None:
     }
 
 
+async def test_what_is_held_for_leases_of_an_ended_gateway_is_told_apart_whatever_the_days() -> None:
+    one = await gateway()
+    await one.store.hold_leases("gw")
+    for query, token in (("", ALICE_TOKEN), ("?since=2026-11-12", ALICE_TOKEN), ("", ADMIN_TOKEN)):
+        told = (await one.ask("GET", f"/v1/usage{query}", **bearer(token))).json
+        assert told["held_leases"] == [{"key_id": ALICE.id, "key": "alice", "held_usd": 1.25}]
+    told = (await one.ask("GET", f"/v1/usage?key={ADMIN.id}", **bearer(ADMIN_TOKEN))).json
+    assert told["held_leases"] == []
+
+
 async def test_a_key_cannot_ask_for_the_usage_of_another_one() -> None:
     told = (await (await gateway()).ask("GET", f"/v1/usage?key={ADMIN.id}", **bearer(ALICE_TOKEN))).json
     assert {line["key_id"] for line in told["data"]} == {ALICE.id}

@@ -47,10 +47,22 @@ SCHEMAS: dict[str, Any] = {
             "held_usd": _DOLLARS,
         }
     ),
+    "HeldLeases": record(
+        {
+            "key_id": {"type": "string"},
+            "key": {"type": "string", "description": "Its name."},
+            "held_usd": {**_DOLLARS, "description": "For leases of gateways that ended without a word."},
+        }
+    ),
     "Usage": record(
         {
             "object": {"const": "list"},
             "data": {"type": "array", "items": ref("UsageLine")},
+            "held_leases": {
+                "type": "array",
+                "items": ref("HeldLeases"),
+                "description": "Held beyond the lines, whatever days were asked for; keys with none are not there.",
+            },
             "since": {"type": "number"},
             "until": {"type": ["number", "null"]},
             "all_keys": {"type": "boolean"},

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-from centuria.gateway.keyjson import all_fields, balance_fields, in_dollars
+from centuria.gateway.keyjson import all_fields, balance_fields, held_leases, in_dollars
 from centuria.gateway.ports import Store, UsageLine
 from centuria.gateway.problems import Problem, bad_request
 from centuria.gateway.web import Reply, Request, Route
@@ -27,6 +27,7 @@ class Usage:
 
     async def usage(self, request: Request) -> Reply:
         """Attempts by key, model and day; those of the caller's key, or of all keys (or of `key`) for an admin.
+        What is held of these keys beyond their attempts is told apart: it is of no day.
 
         `since` and `until` are days (YYYY-MM-DD, both included) or seconds since 1970. Raises `Problem` (400).
         """
@@ -36,14 +37,19 @@ class Usage:
         if until is not None and until < since:
             raise bad_request("`until` is before `since`.", param="until")
         whose = query.get("key") or None if request.key.admin else request.key.id
-        lines = await self._store.usage(key=whose, since=since, until=until)
         found = {key.id: (key, balance) for key, balance in await self._store.keys()}
+        lines = await self._store.usage(key=whose, since=since, until=until)
+        ever = lines if not since and until is None else await self._store.usage(key=whose)
+        leases = held_leases([each for id, each in found.items() if whose in (None, id)], ever)
         names = {id: key.name for id, (key, _) in found.items()} | {request.key.id: request.key.name}
         own = found.get(request.key.id)
         return Reply.of(
             {
                 "object": "list",
                 "data": [_line(line, names) for line in lines],
+                "held_leases": [
+                    {"key_id": id, "key": names[id], "held_usd": in_dollars(held)} for id, held in leases.items()
+                ],
                 "since": since,
                 "until": until,
                 "all_keys": request.key.admin and whose is None,

@@ -55,11 +55,18 @@ function shown(told, dates) {
     tile("Requests", num(all.requests), `${num(all.attempts)} attempts upstream`),
     tile("Tokens", short(all.prompt + all.output), `${short(all.prompt)} in, ${short(all.output)} out`),
     balance(own));
-  if (!lines.length) return [tiles, el("div", { class: "card" }, el("div", { class: "empty" }, el("h2", {}, "Nothing was used in this time"), el("p", {}, "Requests and swarms will be counted here by day, model and key.")))];
-  const parts = [tiles, el("section", { class: "card" }, el("header", {}, el("h2", {}, "By day")), bars(grouped(lines, "day"), dates)),
+  const top = [tiles, ...leases(told)];
+  if (!lines.length) return [...top, el("div", { class: "card" }, el("div", { class: "empty" }, el("h2", {}, "Nothing was used in this time"), el("p", {}, "Requests and swarms will be counted here by day, model and key.")))];
+  const parts = [...top, el("section", { class: "card" }, el("header", {}, el("h2", {}, "By day")), bars(grouped(lines, "day"), dates)),
     el("section", { class: "card" }, el("header", {}, el("h2", {}, "By model")), table("model", grouped(lines, "model")))];
   if (told.all_keys) parts.push(el("section", { class: "card" }, el("header", {}, el("h2", {}, "By key")), table("key", grouped(lines, "key"))));
   return [...parts, el("details", { class: "card" }, el("summary", {}, el("h2", {}, "Day by day")), el("div", { style: { marginTop: "14px" } }, table("day", new Map([...grouped(lines, "day")].sort().reverse()), false)))];
+}
+
+function leases(told) {
+  if (!told.held_leases.length) return [];
+  const words = told.held_leases.map(line => `${told.all_keys ? `${line.key} ` : ""}${usd(line.held_usd)}`).join(", ");
+  return [el("p", { class: "note" }, `Also held, for leases of gateways that ended without a word: ${words}`)];
 }
 
 function tile(title, big, words, more) {
