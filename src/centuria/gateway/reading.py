@@ -178,8 +178,10 @@ def _tuned(deployment: Deployment, written: DeploymentShape) -> Deployment:
     most = written.concurrency or known.concurrency or deployment.concurrency
     if written.concurrency is not None:
         known = replace(known, concurrency=written.concurrency)
+    endpoint = deployment.endpoint
     return replace(
         deployment,
+        endpoint=replace(endpoint, limit_field=written.limit_field or endpoint.limit_field),
         concurrency=most,
         concurrency_written=written.concurrency is not None,
         known=known,

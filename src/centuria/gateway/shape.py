@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -65,6 +65,8 @@ class DeploymentShape(Shape):
     tpd: Annotated[int, Field(ge=1, le=10**12)] | None = None
     max_tokens: Tokens | None = None
     """The longest answer where a request does not say; it is reserved for each."""
+    limit_field: Literal["max_tokens", "max_completion_tokens"] | None = None
+    """The name under which it obeys a limit on the answer; by default as the provider's preset has it."""
     hedge_after: Seconds | None = None
     """Seconds after which a request that this model has not begun to answer goes to another deployment, too. The
     quicker one counts, and both are paid for."""
