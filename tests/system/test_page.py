@@ -136,7 +136,7 @@ async def test_limits_pauses_priorities_cancelling_and_retrying_do_what_they_say
         await page.click(".head >> text=Pause")
         await page.wait_for_selector(".chip[data-status=paused]:has-text('paused')")
         assert run.paused == {None}
-        await page.click(".head >> text=Go on")
+        await page.click(".head >> text=Resume")
         await until(lambda: not run.paused)
 
         await page.get_by_role("button", name="company-009").last.click()

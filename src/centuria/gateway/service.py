@@ -30,6 +30,7 @@ from centuria.gateway.problems import StoreUnavailable, shutting_down
 from centuria.gateway.server import Server
 from centuria.gateway.settings import GatewaySettings
 from centuria.gateway.store import open_store
+from centuria.gateway.swarms.routes import SwarmRoutes
 from centuria.gateway.swarms.service import SwarmService
 from centuria.gateway.tools.loop import ToolLoop
 from centuria.gateway.tools.routes import ToolRoutes
@@ -104,7 +105,7 @@ class Gateway:
             serving = McpServing(self.tools, settings, swarms.run_swarm)
             self.mcp = await stack.enter_async_context(serving)
             page = Page(self.ring, self.store)
-            rooms = [*chat.routes(), *tools.routes(), *swarms.routes(), *page.routes()]
+            rooms = [*chat.routes(), *tools.routes(), *SwarmRoutes(swarms).routes(), *page.routes()]
             self.router = Router([*rooms, *openapi.routes(), *self._own_routes()], [self.mcp.mount()])
             self.app = App(settings, self.router, page.ring)
             self._stack = stack.pop_all()

@@ -17,7 +17,7 @@ from centuria import __version__
 from centuria.gateway.openapi import document
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps, GatewaySettings
-from centuria.gateway.swarms import wanted
+from centuria.gateway.swarms import request
 from centuria.gateway.tools import manifest
 from centuria.settings import ToolServer
 from centuria.testing.upstream import FakeUpstream, Text
@@ -94,8 +94,8 @@ def test_every_example_fits_its_schema_and_every_schema_is_one() -> None:
 
 def test_what_the_gateway_reads_of_bodies_and_queries_is_what_the_document_has() -> None:
     schemas = document()["components"]["schemas"]
-    assert set(schemas["SwarmRequest"]["properties"]) == set(wanted._FIELDS)
-    assert set(schemas["SwarmTask"]["properties"]) == set(wanted._TASK)
+    assert set(schemas["SwarmRequest"]["properties"]) == set(request._FIELDS)
+    assert set(schemas["SwarmTask"]["properties"]) == set(request._TASK)
     assert set(schemas["ToolEntry"]["properties"]) == manifest._FIELDS
     assert set(schemas["RemoteServer"]["properties"]) == manifest._REMOTE
     told = {

@@ -25,6 +25,7 @@ from centuria.gateway.ports import AttemptRow, Key
 from centuria.gateway.problems import Problem, bad_request
 from centuria.gateway.server import Server, listen
 from centuria.gateway.settings import Deployment, GatewaySettings, SwarmLimits
+from centuria.gateway.swarms.routes import SwarmRoutes
 from centuria.gateway.swarms.service import SwarmService
 from centuria.gateway.tools.routes import ToolRoutes
 from centuria.gateway.tools.service import ToolService
@@ -207,7 +208,7 @@ async def served(
         service = await stack.enter_async_context(ToolService(known, store, host=tools or tool_host()))
         swarms = await stack.enter_async_context(SwarmService(known, store, ask, service))
         page = Page(KeyRing(store, wall=time.time, open_on_loopback=False), store)
-        rooms = [*page.routes(), *swarms.routes(), *ToolRoutes(service, store, known).routes()]
+        rooms = [*page.routes(), *SwarmRoutes(swarms).routes(), *ToolRoutes(service, store, known).routes()]
         rooms += [*ChatRoutes(funnel, known.caps).routes(), *routes]
         server = Server(App(known, Router(rooms), page.ring), known.caps)
         serving = asyncio.create_task(server.serve(listener, signals=False))

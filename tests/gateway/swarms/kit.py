@@ -22,6 +22,7 @@ from centuria.gateway.keys import KeyRing, digest_of
 from centuria.gateway.ports import AttemptRow, Balance, Key
 from centuria.gateway.problems import Problem
 from centuria.gateway.settings import Deployment, GatewaySettings, SwarmLimits
+from centuria.gateway.swarms.routes import SwarmRoutes
 from centuria.gateway.swarms.service import SwarmService
 from centuria.gateway.tools.service import ToolService
 from centuria.gateway.web import Router
@@ -301,7 +302,7 @@ async def gateway(
             tools = await stack.enter_async_context(ToolService(known, store, host=tools))
         service = SwarmService(known, store, ask, tools, look=look)
         ring = KeyRing(store, wall=time.time, open_on_loopback=False)
-        made.append(Gateway(App(known, Router(service.routes()), ring), service, books, provider, store))
+        made.append(Gateway(App(known, Router(SwarmRoutes(service).routes()), ring), service, books, provider, store))
         async with service:
             yield made[0]
         funnel.close()

@@ -10,7 +10,7 @@ import pytest
 
 from centuria.gateway.ports import Key
 from centuria.gateway.problems import StoreUnavailable
-from centuria.gateway.swarms.kept import KIND, OPEN
+from centuria.gateway.swarms.records import KIND, OPEN
 from centuria.messages import DOLLAR
 from centuria.testing.tools import LocalToolHost
 from tests.gateway.swarms.kit import ADMIN, ALICE, MODEL, ROOT, gateway, numbered, pay, store_with
@@ -103,9 +103,9 @@ def test_a_stranger_finds_nothing_and_changes_nothing(tmp_path: Path) -> None:
             own = f"{ROOT}/{id}"
             for path in ("", "/events", "/result", "/agents/t0"):
                 assert (await one.bob.get(own + path)).status == 404
-            steps: list[tuple[str, Any]] = [("cancel", None), ("pause", None), ("go-on", None)]
+            steps: list[tuple[str, Any]] = [("cancel", None), ("pause", None), ("resume", None)]
             steps += [("limits", {"resource": "agents", "limit": 0})]
-            steps += [(f"agents/t0/{name}", None) for name in ("cancel", "retry", "pause", "go-on")]
+            steps += [(f"agents/t0/{name}", None) for name in ("cancel", "retry", "pause", "resume")]
             steps += [("agents/t0/priority", {"priority": 0})]
             for path, body in steps:
                 assert (await one.bob.post(f"{own}/{path}", body)).status == 404

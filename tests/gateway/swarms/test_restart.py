@@ -24,7 +24,7 @@ from centuria.gateway.keys import digest_of
 from centuria.gateway.ports import Balance, Document
 from centuria.gateway.problems import StoreUnavailable
 from centuria.gateway.store.sqlite import SqliteStore
-from centuria.gateway.swarms.kept import OPEN
+from centuria.gateway.swarms.records import OPEN
 from centuria.journal import JournalReader
 from centuria.testing.gateway import MemoryStore
 from centuria.testing.replies import Text
@@ -193,7 +193,7 @@ def test_a_swarm_whose_key_is_revoked_while_it_works_ends_soon(tmp_path: Path) -
             await store.revoke_key(ALICE.id, 1.0)
             async with asyncio.timeout(10):
                 await work.over.wait()
-            assert (work.kept.status, work.kept.cause) == ("cancelled", "its key was revoked")
+            assert (work.record.status, work.record.cause) == ("cancelled", "its key was revoked")
             assert (await one.bob.ended(other))["status"] == "ok"
 
     asyncio.run(main())

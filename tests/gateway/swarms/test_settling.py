@@ -8,7 +8,7 @@ from pathlib import Path
 from centuria.gateway.keys import digest_of
 from centuria.gateway.ports import Document
 from centuria.gateway.problems import StoreUnavailable
-from centuria.gateway.swarms.kept import RunsFolder
+from centuria.gateway.swarms.records import RunsFolder
 from centuria.testing.gateway import MemoryStore
 from tests.gateway.swarms.kit import ALICE, ROOT, gateway
 from tests.waiting import until

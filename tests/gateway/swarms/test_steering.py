@@ -105,8 +105,8 @@ def test_a_task_that_failed_is_run_again(tmp_path: Path) -> None:
             id = await one.alice.spawn(tasks=numbered(2))
             assert (await one.alice.post(f"{ROOT}/{id}/pause")).json["paused"] is True
             assert (await one.alice.get(f"{ROOT}/{id}")).json["paused"] is True
-            assert (await one.alice.post(f"{ROOT}/{id}/agents/t0/go-on")).status == 202
-            assert (await one.alice.post(f"{ROOT}/{id}/go-on")).status == 202
+            assert (await one.alice.post(f"{ROOT}/{id}/agents/t0/resume")).status == 202
+            assert (await one.alice.post(f"{ROOT}/{id}/resume")).status == 202
             assert (await one.alice.post(f"{ROOT}/{id}/agents/t1/pause")).status == 202
             work = one.service.working(id)
             assert work is not None and work.progress is not None
@@ -118,7 +118,7 @@ def test_a_task_that_failed_is_run_again(tmp_path: Path) -> None:
             await until(lambda: rows["t0"].status == "ok")
             again = await one.alice.post(f"{ROOT}/{id}/agents/t0/retry")
             assert again.status == 409
-            assert (await one.alice.post(f"{ROOT}/{id}/agents/t1/go-on")).status == 202
+            assert (await one.alice.post(f"{ROOT}/{id}/agents/t1/resume")).status == 202
             assert (await one.alice.ended(id))["census"]["ok"] == 2
             (turn,) = (await one.alice.get(f"{ROOT}/{id}/agents/t0")).json["turns"]
             assert (turn["text"], turn["attempts"]) == ("Done: Task 0.", 1)

@@ -297,7 +297,7 @@ PATHS: dict[str, Any] = {
     },
     f"{_ONE}/cancel": _steering("cancelSwarm", "Cancel it", agent=False),
     f"{_ONE}/pause": _steering("pauseSwarm", "Let it make no further request", agent=False),
-    f"{_ONE}/go-on": _steering("continueSwarm", "End a pause", agent=False),
+    f"{_ONE}/resume": _steering("resumeSwarm", "End a pause", agent=False),
     f"{_ONE}/limits": _steering(
         "setSwarmLimit",
         "Set how many may use a resource at once; 0 is a pause",
@@ -310,7 +310,7 @@ PATHS: dict[str, Any] = {
     ),
     f"{_ONE_AGENT}/cancel": _steering("cancelAgent", "Cancel one branch", agent=True),
     f"{_ONE_AGENT}/pause": _steering("pauseAgent", "Let one branch make no further request", agent=True),
-    f"{_ONE_AGENT}/go-on": _steering("continueAgent", "End a branch's pause", agent=True),
+    f"{_ONE_AGENT}/resume": _steering("resumeAgent", "End a branch's pause", agent=True),
     f"{_ONE_AGENT}/retry": _steering("retryAgent", "Run a task again that did not end well", agent=True),
     f"{_ONE_AGENT}/priority": _steering(
         "setAgentPriority",

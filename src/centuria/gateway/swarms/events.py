@@ -16,7 +16,7 @@ from pathlib import Path
 from centuria.core.progress import Progress
 from centuria.errors import JournalError
 from centuria.events import Record
-from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.records import SwarmRecord
 from centuria.gateway.swarms.texts import Show, whole
 from centuria.gateway.swarms.work import Work
 from centuria.journal import JournalReader
@@ -53,18 +53,18 @@ async def live(
             async for chunk in chunks:
                 yield chunk
     await work.over.wait()
-    yield _end(work.kept)
+    yield _end(work.record)
 
 
 async def past(
-    kept: Kept, journal: Path, progress: Progress, after: int, *, show: Show = whole
+    record: SwarmRecord, journal: Path, progress: Progress, after: int, *, show: Show = whole
 ) -> AsyncGenerator[bytes]:
     """The events of a swarm that does not work."""
     yield _RETRY
     async with aclosing(_from_journal(journal, Feed(progress), after, progress.seq, show)) as chunks:
         async for chunk, _ in chunks:
             yield chunk
-    yield _end(kept)
+    yield _end(record)
 
 
 async def follow(
@@ -180,9 +180,9 @@ def _event(item: Item, feed: Feed, show: Show) -> bytes:
     return f"event: {kind}\ndata: {data}\n".encode()
 
 
-def _end(kept: Kept) -> bytes:
+def _end(record: SwarmRecord) -> bytes:
     """The last event. After an interruption its reader comes back with the number of the last fact."""
-    kind = "end" if kept.ended else "interrupted"
-    status = kept.status if kept.ended else kind
-    data = json.dumps({"kind": kind, "id": kept.id, "status": status, "cause": kept.cause})
+    kind = "end" if record.ended else "interrupted"
+    status = record.status if record.ended else kind
+    data = json.dumps({"kind": kind, "id": record.id, "status": status, "cause": record.cause})
     return f"event: {kind}\ndata: {data}\n\n".encode()

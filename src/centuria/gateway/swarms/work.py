@@ -13,7 +13,7 @@ from centuria.core.tallies import AGENTS
 from centuria.errors import CenturiaError, ConfigurationError, JournalError, first_of
 from centuria.events import Notice
 from centuria.gateway.problems import Problem, bad_request, conflict, not_found
-from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.records import SwarmRecord
 from centuria.messages import Status
 from centuria.run import Run
 from centuria.stream import Stream
@@ -22,10 +22,10 @@ _STOPPING = "The gateway stops; the swarm goes on from here when it is back."
 
 
 class Work:
-    """`kept` is what its document says; `begun` is set once there is a stream, `over` once nothing more happens."""
+    """`record` is what its document says; `begun` is set once there is a stream, `over` once nothing more happens."""
 
-    def __init__(self, kept: Kept, run: Run) -> None:
-        self.kept = kept
+    def __init__(self, record: SwarmRecord, run: Run) -> None:
+        self.record = record
         self.run = run
         self.begun = asyncio.Event()
         self.over = asyncio.Event()
@@ -59,14 +59,14 @@ class Work:
                 event.set()
 
     def _conclude(self, status: str, cause: str, at: float) -> None:
-        self.kept = concluded(self.kept, self.progress, status, cause, at)
+        self.record = concluded(self.record, self.progress, status, cause, at)
 
     def interrupt(self, *, again: bool = False) -> None:
         """Stop in order, without an outcome for what has none: the next start goes on from here."""
         if (self.interrupted and not again) or self.over.is_set():
             return
         self.interrupted = True
-        if not again and self.stream is not None and self.kept.status == "running":
+        if not again and self.stream is not None and self.record.status == "running":
             try:
                 self.stream.publish(Notice(_STOPPING))
             except JournalError:
@@ -105,7 +105,7 @@ class Work:
     @contextmanager
     def _steered(self, agent: str | None, otherwise: int = 409, remedy: str | None = None) -> Any:
         if self.over.is_set():
-            raise not_running(self.kept)
+            raise not_running(self.record)
         if agent is not None and (self.progress is None or agent not in self.progress.tasks):
             raise not_found("The swarm has no such agent.")
         try:
@@ -126,13 +126,13 @@ def _cause(error: BaseException) -> str:
     return f"an error in the gateway ended it ({type(error).__name__})"
 
 
-def concluded(kept: Kept, progress: Progress | None, status: str, cause: str, at: float) -> Kept:
+def concluded(record: SwarmRecord, progress: Progress | None, status: str, cause: str, at: float) -> SwarmRecord:
     """A swarm's record at its end."""
     if progress is None:
-        return replace(kept, status=status, cause=cause, ended_at=at)
+        return replace(record, status=status, cause=cause, ended_at=at)
     money = progress.money()
     return replace(
-        kept,
+        record,
         status=status,
         cause=cause,
         ended_at=at,
@@ -143,12 +143,12 @@ def concluded(kept: Kept, progress: Progress | None, status: str, cause: str, at
     )
 
 
-def not_running(kept: Kept) -> Problem:
-    status = kept.status if kept.ended else "interrupted"
+def not_running(record: SwarmRecord) -> Problem:
+    status = record.status if record.ended else "interrupted"
     return conflict(
         f"The swarm does not run: its status is {status!r}.",
         code="swarm_not_running",
         remedy="Read its result, or spawn another."
-        if kept.ended
+        if record.ended
         else "It goes on when the gateway that it ran in is back.",
     )

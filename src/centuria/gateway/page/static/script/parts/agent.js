@@ -15,7 +15,7 @@ export function agentPanel({ swarm, id, fold, close }) {
   talk.append(told, stream.node);
   const path = (...rest) => swarmPath(swarm, "agents", id, ...rest);
   const act = (name, words) => async () => { await post(path(name)); announce(words); };
-  const pause = doing("Pause", () => fold.paused.has(id) ? act("go-on", `${id} goes on`)() : act("pause", `${id} is paused`)(), { class: "little", title: "No further request of this agent and all below it" });
+  const pause = doing("Pause", () => fold.paused.has(id) ? act("resume", `${id} goes on`)() : act("pause", `${id} is paused`)(), { class: "little", title: "No further request of this agent and all below it" });
   const retry = doing("Retry", act("retry", `${id} is run again`), { class: "little", title: "Run this task afresh" });
   const cancel = doing("Cancel branch", async () => {
     if (await confirm(`Cancel ${id}?`, "It and all that it made stop now. What they have spent is spent.", "Cancel branch", "Let it work")) await act("cancel", `${id} is cancelled`)();
@@ -95,7 +95,7 @@ export function agentPanel({ swarm, id, fold, close }) {
     say(numbers, words.filter(Boolean).join("  ·  "));
     actions.hidden = !fold.working || !row.listed;
     pause.hidden = cancel.hidden = row.state === "ended";
-    say(pause, fold.paused.has(id) ? "Go on" : "Pause");
+    say(pause, fold.paused.has(id) ? "Resume" : "Pause");
     retry.hidden = row.state !== "ended" || row.status === "ok";
     priority.parentElement.hidden = row.state === "ended";
     if (document.activeElement !== priority && priority.value !== String(row.priority)) priority.value = String(row.priority);

@@ -34,7 +34,7 @@ export function runView({ parts: [id, agent], retitle }) {
   const lost = el("p", { class: "note warn", role: "status", hidden: true });
   const pause = doing("Pause", async () => {
     const paused = fold.pausedWhole;
-    await post(swarmPath(id, paused ? "go-on" : "pause"));
+    await post(swarmPath(id, paused ? "resume" : "pause"));
     announce(paused ? "The swarm goes on" : "The swarm is paused: requests in flight come to their end");
   });
   const cancel = doing("Cancel", async () => {
@@ -82,7 +82,7 @@ export function runView({ parts: [id, agent], retitle }) {
     cause.hidden = !why;
     say(cause, why || "");
     actions.hidden = !(fold.working || (told?.working && !ended));
-    say(pause, fold.pausedWhole ? "Go on" : "Pause");
+    say(pause, fold.pausedWhole ? "Resume" : "Pause");
     if (fold.startedAt !== null) answer.over(!fold.working && ended);
   }
 

@@ -36,7 +36,7 @@ _LONE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class SwarmRequest:
     """A checked request. Exactly one of `goal` and `tasks` is there; what None stands for is the gateway's to say."""
 
     goal: str | None = None
@@ -60,7 +60,7 @@ class Wanted:
         return {task["id"]: task["prompt"] for task in self.tasks} if self.goal is None else {"goal": self.goal}
 
 
-def wanted(value: Any, limits: SwarmLimits) -> Wanted:
+def parse_request(value: Any, limits: SwarmLimits) -> SwarmRequest:
     """A body of `spawn`. Raises `Problem` (400) that names the field."""
     if not isinstance(value, dict):
         raise bad_request("The body must be a JSON object.", remedy='Send {"goal": ".."} or {"tasks": [..]}.')
@@ -68,7 +68,7 @@ def wanted(value: Any, limits: SwarmLimits) -> Wanted:
     said = {name: item for name, item in value.items() if item is not None}
     if ("goal" in said) == ("tasks" in said):
         raise bad_request("A swarm has a `goal` or `tasks`, exactly one of them.", param="goal")
-    found = Wanted(
+    found = SwarmRequest(
         goal=_text(said, "goal", MOST_PROMPT),
         tasks=_tasks(said["tasks"], limits) if "tasks" in said else (),
         model=_text(said, "model", _NAME),
@@ -85,19 +85,21 @@ def wanted(value: Any, limits: SwarmLimits) -> Wanted:
     return found
 
 
-def job_of(found: Wanted, limits: SwarmLimits, *, budget: Pico | None, timeouts: Timeouts) -> Job:
+def job_of(request: SwarmRequest, limits: SwarmLimits, *, budget: Pico | None, timeouts: Timeouts) -> Job:
     """The job of a checked request; the same for the same one. Raises `Problem` (400), in the library's own words."""
-    agents = found.max_agents or limits.agents
-    overrides = Overrides(max_tokens=found.max_tokens, agents=agents, concurrency=agents, budget=False)
-    name = found.title
+    agents = request.max_agents or limits.agents
+    overrides = Overrides(max_tokens=request.max_tokens, agents=agents, concurrency=agents, budget=False)
+    name = request.title
     try:
-        if found.goal is not None:
-            job = job_from_goal(found.goal, system=found.system, name=name, overrides=overrides, env={}).job
+        if request.goal is not None:
+            job = job_from_goal(request.goal, system=request.system, name=name, overrides=overrides, env={}).job
         else:
-            job = job_from_tasks(found.tasks, system=found.system, name=name, overrides=overrides).job
+            job = job_from_tasks(request.tasks, system=request.system, name=name, overrides=overrides).job
         check_no_merge(job)
     except (ConfigurationError, GraphError) as error:
-        raise bad_request(error.message, param="tasks" if found.goal is None else "goal", remedy=error.remedy) from None
+        raise bad_request(
+            error.message, param="tasks" if request.goal is None else "goal", remedy=error.remedy
+        ) from None
     capped: Limits = replace(job.limits, budget=budget, tasks=limits.tasks)
     return replace(job, limits=capped, timeouts=timeouts)
 

@@ -1,4 +1,4 @@
-"""The terms on which a key's swarm works: which model and tools, how much money, which limits; and the run of it."""
+"""What a key's swarm may have: which model and tools, how much money, which limits; and the run of it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from centuria.folder import RunFolder
 from centuria.gateway.ports import Key, Store
 from centuria.gateway.problems import bad_request, model_not_found, not_found, out_of_budget, unpriced
 from centuria.gateway.settings import GatewaySettings
-from centuria.gateway.swarms.kept import Kept
-from centuria.gateway.swarms.wanted import USUAL_BUDGET, Wanted, job_of
+from centuria.gateway.swarms.records import SwarmRecord
+from centuria.gateway.swarms.request import USUAL_BUDGET, SwarmRequest, job_of
 from centuria.launch import Launch, Resume
 from centuria.messages import Pico
 from centuria.ports import ToolHost
@@ -33,7 +33,7 @@ class Tools(Protocol):
         ...
 
 
-class Terms:
+class SwarmPolicy:
     """`tools` None: there are none."""
 
     def __init__(self, settings: GatewaySettings, store: Store, tools: Tools | None) -> None:
@@ -79,23 +79,23 @@ class Terms:
             caps.append(left)
         return min([USUAL_BUDGET, *caps] if asked is None else caps)
 
-    def job(self, kept: Kept, found: Wanted) -> Job:
+    def job(self, record: SwarmRecord, request: SwarmRequest) -> Job:
         """What is to be done; for a thread, as large ones take their time. Raises `Problem` (400)."""
         own, longest = self._settings.timeouts, self._settings.caps.request + _LONGER
         timeouts = replace(own, first_token=longest, total=longest, silence=own.silence + _LONGER)
-        return job_of(found, self._settings.swarms, budget=kept.budget, timeouts=timeouts)
+        return job_of(request, self._settings.swarms, budget=record.budget, timeouts=timeouts)
 
-    def launch(self, kept: Kept, job: Job, folder: RunFolder, *, resume: bool) -> Launch:
+    def launch(self, record: SwarmRecord, job: Job, folder: RunFolder, *, resume: bool) -> Launch:
         """The run of a swarm, or what is left of it. It costs what the dearest place costs that may serve it.
 
         Raises `Problem` where its model is there no more.
         """
-        deployments = self._settings.models[self.model(kept.key, kept.model)]
+        deployments = self._settings.models[self.model(record.key, record.model)]
         own = deployments[0].endpoint
         endpoint = Endpoint(
             provider=own.provider,
             base_url=_NOWHERE,
-            model=kept.model,
+            model=record.model,
             context=min(each.endpoint.context for each in deployments),
             thinks=any(each.endpoint.thinks for each in deployments),
             dialect=own.dialect,
@@ -103,13 +103,13 @@ class Terms:
         prices = [each.price for each in deployments if each.price is not None]
         unpriced = len(prices) < len(deployments)
         return Launch(
-            run=kept.id,
+            run=record.id,
             folder=folder,
             job=job,
             endpoint=endpoint,
             price=None if unpriced else max(prices, key=lambda price: (price.output, price.input)),
-            rehearse=kept.rehearsal,
-            choice=ModelChoice(name=kept.model),
+            rehearse=record.rehearsal,
+            choice=ModelChoice(name=record.model),
             resume=Resume(only=frozenset()) if resume else None,
             account=RateLimits(),
         )

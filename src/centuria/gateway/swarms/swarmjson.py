@@ -7,7 +7,7 @@ from typing import Any
 from centuria.core.progress import Progress
 from centuria.core.rows import TaskRow
 from centuria.core.tallies import AGENTS
-from centuria.gateway.swarms.kept import Kept
+from centuria.gateway.swarms.records import SwarmRecord
 from centuria.views.digest import tokens, usd
 
 ROOT = "/v1/agents/swarm"
@@ -19,33 +19,33 @@ def links(id: str) -> dict[str, str]:
     return {"self": own, "events": f"{own}/events", "result": f"{own}/result", "cancel": f"{own}/cancel"}
 
 
-def brief(kept: Kept, status: str, progress: Progress | None = None) -> dict[str, Any]:
+def brief(record: SwarmRecord, status: str, progress: Progress | None = None) -> dict[str, Any]:
     """One line of the list. `progress`: of a swarm that works."""
-    live = progress is not None and not kept.ended
+    live = progress is not None and not record.ended
     census = {state.value: number for state, number in progress.census().items()} if progress is not None else {}
     money = progress.money() if progress is not None else None
     return {
-        "id": kept.id,
+        "id": record.id,
         "object": "swarm",
-        "name": kept.name,
-        "model": kept.model,
+        "name": record.name,
+        "model": record.model,
         "status": status,
-        "cause": kept.cause,
-        "rehearsal": kept.rehearsal,
-        "created_at": kept.at,
-        "ended_at": kept.ended_at,
-        "tasks": len(progress.tasks) if live and progress is not None else kept.tasks,
-        "ok": census.get("ok", 0) if live else kept.ok,
-        "cost_usd": usd(money.spent if live and money is not None else kept.cost),
-        "held_usd": usd(money.held if live and money is not None else kept.held),
-        "budget_usd": usd(kept.budget),
-        "links": links(kept.id),
+        "cause": record.cause,
+        "rehearsal": record.rehearsal,
+        "created_at": record.at,
+        "ended_at": record.ended_at,
+        "tasks": len(progress.tasks) if live and progress is not None else record.tasks,
+        "ok": census.get("ok", 0) if live else record.ok,
+        "cost_usd": usd(money.spent if live and money is not None else record.cost),
+        "held_usd": usd(money.held if live and money is not None else record.held),
+        "budget_usd": usd(record.budget),
+        "links": links(record.id),
     }
 
 
-def snapshot(kept: Kept, status: str, progress: Progress | None) -> dict[str, Any]:
+def snapshot(record: SwarmRecord, status: str, progress: Progress | None) -> dict[str, Any]:
     """All that there is to see now."""
-    told = brief(kept, status, progress)
+    told = brief(record, status, progress)
     if progress is None:
         return told | {"agents": [], "slots": [], "queues": [], "census": {}, "unfinished": 0}
     money = progress.money()

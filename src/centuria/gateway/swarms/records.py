@@ -41,7 +41,7 @@ def is_id(id: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class SwarmRecord:
     """One swarm, as its document has it. `place` is the folder of runs that it lives in, with its request: the body, as
     `digest` (`headers.digest_of_asked`) tells it.
 
@@ -77,7 +77,7 @@ class Kept:
         return Document(self.id, json.dumps(fields, ensure_ascii=False), self.at)
 
     @classmethod
-    def read(cls, document: Document) -> Kept:
+    def read(cls, document: Document) -> SwarmRecord:
         """What a document says; what a newer version says besides is left out."""
         said = json.loads(document.body)
         key = {name: item for name, item in said.pop("key").items() if name in Key.__dataclass_fields__}
@@ -85,7 +85,7 @@ class Kept:
             key[name] = None if key[name] is None else frozenset(key[name])
         return cls(key=Key(**key), **{name: item for name, item in said.items() if name in cls.__dataclass_fields__})
 
-    def for_key(self, key: Key) -> Kept:
+    def for_key(self, key: Key) -> SwarmRecord:
         """The same, for its key as it is now."""
         return replace(self, key=key)
 
@@ -134,9 +134,9 @@ class RunsFolder:
             os.close(self._handle)
             self._handle = None
 
-    def write_request(self, kept: Kept, value: Any) -> None:
+    def write_request(self, record: SwarmRecord, value: Any) -> None:
         """Keep what was asked for, durably. Raises `OSError`."""
-        path = self._request(kept)
+        path = self._request(record)
         path.parent.mkdir(exist_ok=True)
         part = path.with_name(f".{path.name}-{secrets.token_hex(4)}")
         try:
@@ -153,14 +153,14 @@ class RunsFolder:
         finally:
             os.close(handle)
 
-    def read_request(self, kept: Kept) -> Any:
+    def read_request(self, record: SwarmRecord) -> Any:
         """What was asked for. Raises `OSError`, `ValueError`."""
-        return json.loads(self._request(kept).read_bytes())
+        return json.loads(self._request(record).read_bytes())
 
-    def _request(self, kept: Kept) -> Path:
-        if not is_id(kept.id):
+    def _request(self, record: SwarmRecord) -> Path:
+        if not is_id(record.id):
             raise ValueError("not the id of a swarm")
-        return self._root / "requests" / f"{kept.id}-{kept.digest[:16]}.json"
+        return self._root / "requests" / f"{record.id}-{record.digest[:16]}.json"
 
     def folder(self, swarm: str) -> RunFolder:
         """The folder of a swarm's run. Raises `ValueError` for what is no id of ours."""
