@@ -187,7 +187,7 @@ async def test_bodies_on_their_way_have_room_together_and_half_of_it_for_one_key
     caps = Caps(queue=3.0, request=20.0, grace=1.0, body=40_000, bodies=100_000)
     async with FakeUpstream(lambda _: Text("Hi.")) as upstream, serving(one(upstream, caps=caps)) as it:
         names = [await it.add_key(name) for name in ("mallory", "bob")]
-        held = it.gateway.app.bodies
+        held = it.app.bodies
 
         async def half_sent(key: dict[str, str], path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             reader, writer = await asyncio.open_connection("127.0.0.1", it.port)

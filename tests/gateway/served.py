@@ -17,11 +17,13 @@ import aiohttp
 from centuria.core.prices import Price
 from centuria.core.rates import RateLimits
 from centuria.core.retry import RetryPolicy
+from centuria.gateway.app import App
 from centuria.gateway.keys import digest_of
 from centuria.gateway.ports import AttemptRow, Key, Store
 from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps, Deployment, GatewaySettings
+from centuria.gateway.web import Asgi, Receive, Scope, Send
 from centuria.messages import Pico, Usage
 from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.testing import FakeUpstream
@@ -77,23 +79,40 @@ def one(upstream: FakeUpstream, **more: Any) -> GatewaySettings:
     return settings({MODEL: [deployment(upstream)]}, **more)
 
 
+@dataclass(slots=True)
+class Hit:
+    """One request at the gateway: how often a client really asked, and what it was told."""
+
+    method: str
+    path: str
+    headers: Mapping[str, str]
+    status: int = 0
+    request_id: str = ""
+
+
 @dataclass
 class Served:
     """A gateway that listens, and a client of it."""
 
     gateway: Gateway
+    app: App
     url: str
     session: aiohttp.ClientSession
     store: Store
     port: int
     rows: list[AttemptRow] = field(default_factory=list)
+    hits: list[Hit] = field(default_factory=list)
 
-    async def add_key(self, name: str, **more: Any) -> dict[str, str]:
-        """A key, as the headers that show it."""
+    async def token(self, name: str, **more: Any) -> str:
+        """A new key's token. `more` as in `Key`."""
         token = f"ck-{name}-0123456789"
         await self.store.add_key(Key(f"key-{name}", name, **more), digest_of(token))
         self.gateway.ring.forget()
-        return {"Authorization": f"Bearer {token}"}
+        return token
+
+    async def add_key(self, name: str, **more: Any) -> dict[str, str]:
+        """A key, as the headers that show it."""
+        return {"Authorization": f"Bearer {await self.token(name, **more)}"}
 
     @asynccontextmanager
     async def post(self, headers: Mapping[str, str], **fields: Any) -> AsyncIterator[aiohttp.ClientResponse]:
@@ -162,6 +181,27 @@ class Reply:
         return found
 
 
+class _Counted:
+    """Keeps the books of what passes between its clients and the application."""
+
+    def __init__(self, app: Asgi, hits: list[Hit]) -> None:
+        self._app = app
+        self._hits = hits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        hit = Hit(scope["method"], scope["path"], headers)
+        self._hits.append(hit)
+
+        async def seen(message: Any) -> None:
+            if message["type"] == "http.response.start":
+                hit.status = message["status"]
+                hit.request_id = dict(message["headers"]).get(b"x-request-id", b"").decode()
+            await send(message)
+
+        await self._app(scope, receive, seen)
+
+
 @asynccontextmanager
 async def serving(
     settings: GatewaySettings, store: Store | None = None, *, retry: RetryPolicy | None = None
@@ -186,10 +226,13 @@ async def _serving(
 ) -> AsyncIterator[Served]:
     port = listener.getsockname()[1]
     async with made as gateway:
+        app = gateway.app
+        hits: list[Hit] = []
+        gateway.app = _Counted(app, hits)
         task = asyncio.create_task(gateway.serve(listener, signals=False))
         try:
             async with aiohttp.ClientSession(connector=connector) as session:
-                yield Served(gateway, f"http://127.0.0.1:{port}", session, gateway.store, port, rows)
+                yield Served(gateway, app, f"http://127.0.0.1:{port}", session, gateway.store, port, rows, hits)
         finally:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)

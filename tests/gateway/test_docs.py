@@ -18,7 +18,8 @@ from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.shape import CapsShape, DeploymentShape, GatewayFileShape, GatewayShape, SwarmsShape
 from centuria.settings import ToolServer
 from centuria.testing.upstream import FakeUpstream, Text
-from tests.gateway.serving import deployment, run, serving
+from tests.gateway.programs import run
+from tests.gateway.served import deployment, serving
 from tests.servers.installed import CLIENTS_PYTHON, require
 
 ROOT = Path(__file__).parents[2]
@@ -75,9 +76,9 @@ async def test_the_python_example_runs_with_openais_package(place: Path) -> None
 
     async with FakeUpstream(answer) as upstream:
         read = read_gateway(place / "gateway.toml", {}, rehearse=True)
-        models = {name: (deployment(upstream.base_url, name),) for name in read.models}
+        models = {name: (deployment(upstream, name=f"fake/{name}"),) for name in read.models}
         async with serving(replace(read, models=models)) as served:
-            env = {"GATEWAY": served.url, "KEY": await served.key("me", budget=10**13)}
+            env = {"GATEWAY": served.url, "KEY": await served.token("me", budget=10**13)}
             code, out, said = await run([CLIENTS_PYTHON, place / "chat.py"], env, cwd=place)
     assert code == 0, said
     assert out.count("Because of the air.") == 3

@@ -16,7 +16,8 @@ import pytest
 from centuria.gateway.settings import GatewaySettings
 from centuria.settings import Timeouts, ToolServer
 from centuria.testing.upstream import Calls, FakeUpstream, HttpError, Reply, Silence, Text
-from tests.gateway.serving import deployment, run, serving
+from tests.gateway.programs import run
+from tests.gateway.served import deployment, serving
 from tests.servers.installed import CLIENTS_PYTHON, require
 
 pytestmark = pytest.mark.timeout(300)
@@ -99,14 +100,14 @@ async def _play(names: tuple[str, ...]) -> Played:
         model = Model()
         async with FakeUpstream(model) as upstream:
             settings = GatewaySettings(
-                {"kimi-k2.5": (deployment(upstream.base_url),)},
+                {"kimi-k2.5": (deployment(upstream),)},
                 store=str(folder / "gateway.db"),
                 servers=servers,
                 bare_names=True,
                 timeouts=Timeouts(server_start=90.0),  # three programs begin at once, on a machine that may be busy
             )
             async with serving(settings) as served:
-                env = {"GATEWAY": served.url, "KEY": await served.key("article")}
+                env = {"GATEWAY": served.url, "KEY": await served.token("article")}
                 code, out, said = await run([CLIENTS_PYTHON, HERE / "play.py", *names], env)
                 assert code == 0, said[-4000:]
                 if "remedy5" in names:

@@ -21,7 +21,8 @@ from centuria.gateway.swarms import request
 from centuria.gateway.tools import manifest
 from centuria.settings import ToolServer
 from centuria.testing.upstream import FakeUpstream, Text
-from tests.gateway.serving import deployment, run, serving
+from tests.gateway.programs import run
+from tests.gateway.served import deployment, serving
 from tests.servers.installed import CLIENTS, require
 
 HERE = Path(__file__).parent
@@ -111,7 +112,7 @@ def test_what_the_gateway_reads_of_bodies_and_queries_is_what_the_document_has()
 
 async def test_the_document_is_served_to_everyone_with_the_packages_version(tmp_path: Path) -> None:
     async with serving(settings_in(tmp_path)) as served, aiohttp.ClientSession() as session:
-        await served.key("someone")
+        await served.token("someone")
         async with session.get(f"{served.url}/openapi.json") as reply:
             told = await reply.json()
     assert reply.status == 200
@@ -133,7 +134,7 @@ async def test_a_fuzzer_finds_no_answer_that_the_document_does_not_have(tmp_path
         FakeUpstream(lambda body: Text("Hello.")) as upstream,
         serving(settings_in(tmp_path, upstream.base_url, *servers)) as served,
     ):
-        key = await served.key("fuzzer", admin=True, budget=10**13)
+        key = await served.token("fuzzer", admin=True, budget=10**13)
         argv = [CLIENTS / "bin" / "st", "--config-file", HERE / "schemathesis.toml", "run"]
         argv += [f"{served.url}/openapi.json", "--no-color", "--header", f"Authorization: Bearer {key}"]
         env = {"SCHEMATHESIS_HOOKS": "hooks", "PYTHONPATH": str(HERE)}
