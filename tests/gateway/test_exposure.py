@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,10 +26,10 @@ folder = "runs"
 """
 
 
-def check(folder: Path, tool: str) -> None:
+def check(folder: Path, tool: str, head: str = "") -> None:
     for name in ("kept", "runs/one", "documents"):
         (folder / name).mkdir(parents=True, exist_ok=True)
-    (folder / "gateway.toml").write_text(FILE + tool)
+    (folder / "gateway.toml").write_text(head + (FILE + tool if tool else FILE.removesuffix("[tools.f]\n")))
     check_exposure(read_gateway(folder / "gateway.toml", {}, rehearse=True), folder / "gateway.toml")
 
 
@@ -42,8 +43,40 @@ def test_no_folder_of_a_tool_may_hold_or_lie_in_what_is_the_gateways_own(tmp_pat
     (tmp_path / "kept").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "kept")
     for tool in (f'builtin = "file_read"\nroots = ["{root}"]', f'builtin = "web_search"\nfolder = "{root}"'):
-        with pytest.raises(ConfigurationError, match=r"\[tools\.f\] would show every key"):
+        with pytest.raises(ConfigurationError, match="The tool server f would show every key"):
             check(tmp_path, tool)
+
+
+@pytest.mark.parametrize(
+    "argument", [".", "..", "kept/gateway.db", "--root=kept", "{folder}/runs/one", "{folder}:/data:ro", "~", "src=link"]
+)
+def test_no_command_is_given_what_is_the_gateways_own(
+    tmp_path: Path, argument: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path.parent))
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "gateway.db").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "kept")
+    with pytest.raises(ConfigurationError, match="The tool server f would show every key"):
+        check(tmp_path, f'command = "serve-files"\nargs = ["-v", "{argument.format(folder=tmp_path)}"]')
+
+
+@pytest.mark.parametrize("argument", ["-m", "documents", "--root=documents", "nowhere/at/all", "", "~nobody-here"])
+def test_a_command_may_have_any_other_argument(tmp_path: Path, argument: str) -> None:
+    check(tmp_path, f'command = "serve-files"\nargs = ["{argument}"]')
+
+
+def test_a_tools_file_is_kept_from_tools_and_its_commands_are_looked_at(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    file = tmp_path / "elsewhere" / "mcp.json"
+    head = 'tools_file = "elsewhere/mcp.json"\n'
+    for servers, tool in (
+        ({}, 'builtin = "file_read"\nroots = ["elsewhere"]'),
+        ({"x": {"command": "c", "args": [".."]}}, ""),
+    ):
+        file.write_text(json.dumps({"mcpServers": servers}))
+        with pytest.raises(ConfigurationError, match="would show every key"):
+            check(tmp_path, tool, head)
 
 
 def test_a_folder_beside_the_gateways_files_is_served(tmp_path: Path) -> None:

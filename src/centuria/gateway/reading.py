@@ -86,6 +86,7 @@ def _settings(
     settings = GatewaySettings(
         models=_models(shape, env, rehearse=rehearse),
         hedge={one.name: one.hedge_after for one in shape.model if one.hedge_after is not None},
+        tools_file=folder / shape.tools_file if shape.tools_file else None,
         servers=servers_from(shape.tools, included, folder=folder, env=env, file=name),
         hosts=frozenset(host.lower() for host in own.hosts),
         origins=frozenset(own.origins),

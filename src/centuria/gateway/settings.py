@@ -76,8 +76,9 @@ class GatewaySettings:
     """One gateway. `models`: the deployments of each model, by the name that callers use.
 
     `store` is a file (SQLite) or a `postgresql://` URL. `hosts` and `origins` are accepted besides loopback ones.
-    `servers` are the operator's MCP servers; `bare_names` shows their tools under their own names. `remote_hosts` may
-    be named by callers as MCP servers over HTTPS, private addresses only with `remote_private`.
+    `servers` are the operator's MCP servers, those of `tools_file` among them; `bare_names` shows their tools under
+    their own names. `remote_hosts` may be named by callers as MCP servers over HTTPS, private addresses only with
+    `remote_private`.
     """
 
     models: Mapping[str, tuple[Deployment, ...]]
@@ -87,6 +88,7 @@ class GatewaySettings:
     hosts: frozenset[str] = frozenset()
     origins: frozenset[str] = frozenset()
     servers: tuple[ToolServer, ...] = ()
+    tools_file: Path | None = None
     bare_names: bool = False
     remote_hosts: frozenset[str] = frozenset()
     remote_private: bool = False
