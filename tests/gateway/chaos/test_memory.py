@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from centuria.core.retry import RetryPolicy
 from centuria.gateway.keys import digest_of
 from centuria.gateway.ports import Key
@@ -16,8 +18,10 @@ from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps
 from centuria.gateway.store.sqlite import SqliteStore
 from centuria.messages import DOLLAR
+from centuria.testing import FakeUpstream
+from centuria.testing.replies import Text
 from tests.gateway.chat.wire import Said, Wire, fine, refused
-from tests.gateway.served import ASKED, MODEL, deployment, settings
+from tests.gateway.served import ASKED, MODEL, deployment, one, serving, settings, usage
 
 REQUESTS = 5_000
 #: Blocks of memory that a request may leave behind.
@@ -98,3 +102,35 @@ async def test_thousands_of_requests_leave_nothing_behind(tmp_path: Path, record
         record_property("blocks a request", slope)
         assert slope < SLOPE, f"{slope:.3f} blocks a request"
         assert wire.open == gateway.funnel.in_flight() == 0
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_request_leaves_nothing_to_the_garbage_collector(stream: bool) -> None:
+    """What refers to itself in a circle costs a busy gateway a seventh of its time, which goes to finding it."""
+    body = json.dumps({**ASKED, "stream": stream}).encode()
+    answer = Text("Hello there.", usage=usage())
+    async with FakeUpstream(lambda *asked: answer) as upstream, serving(one(upstream)) as served:
+        key = await served.add_key("a")
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: {key['Authorization']}\r\n"
+
+        async def some(count: int) -> None:
+            for _ in range(count):
+                writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+                said = (await reader.readuntil(b"\r\n\r\n")).lower()
+                assert said.startswith(b"http/1.1 200")
+                if stream:
+                    await reader.readuntil(b"0\r\n\r\n")
+                else:
+                    await reader.readexactly(int(said.partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+            await served.gateway.books.flush()
+
+        await some(10)
+        gc.collect()
+        gc.disable()
+        try:
+            await some(50)
+            assert gc.collect() < 50  # not one each
+        finally:
+            gc.enable()
+            writer.close()
