@@ -41,6 +41,8 @@ CALLER = "centuria.key"
 Access = Literal["public", "key", "admin"]
 
 _JSON = "application/json"
+#: Who asks where that was not found out.
+_NOBODY = Key("", "")
 
 
 class Ring(Protocol):
@@ -63,7 +65,7 @@ class Request:
     query_string: bytes
     client: str
     id: str
-    key: Key = field(default_factory=lambda: Key("", ""))
+    key: Key = _NOBODY
     parts: Mapping[str, str] = field(default_factory=dict)
     body: bytes = b""
     secure: bool = False
