@@ -17,6 +17,8 @@ from centuria.messages import Usage
 
 _CAP = 10**9
 _CACHE_NAMES = frozenset({"cache_read_input_tokens", "cache_creation_input_tokens"})
+#: Where there is nothing else, nothing was cached and nothing thought.
+_PLAIN = frozenset({"prompt_tokens", "completion_tokens", "total_tokens"})
 
 
 def usage_from(raw: Any) -> Usage | None:
@@ -51,8 +53,13 @@ def _output(usage: Usage) -> int:
 
 
 def _including(raw: Mapping[str, Any]) -> Usage:
-    details, answer = _part(raw, "prompt_tokens_details"), _part(raw, "completion_tokens_details")
+    if raw.get("completion_tokens") is None and raw.get("total_tokens") is None:
+        raise ValueError(raw)
     prompt = _count(raw.get("prompt_tokens"))
+    output, total = _count(raw.get("completion_tokens")), _count(raw.get("total_tokens"))
+    if raw.keys() <= _PLAIN:
+        return Usage(prompt, output=max(output, total - prompt))
+    details, answer = _part(raw, "prompt_tokens_details"), _part(raw, "completion_tokens_details")
     cached = _first(
         raw.get("cached_tokens"),
         details.get("cached_tokens"),
@@ -64,9 +71,6 @@ def _including(raw: Mapping[str, Any]) -> Usage:
         details.get("cache_creation_tokens"),
         raw.get("cache_creation_input_tokens"),
     )
-    if raw.get("completion_tokens") is None and raw.get("total_tokens") is None:
-        raise ValueError(raw)
-    output, total = _count(raw.get("completion_tokens")), _count(raw.get("total_tokens"))
     reasoning = _first(answer.get("reasoning_tokens"), raw.get("reasoning_tokens"))
     beside = cached + written
     if beside > prompt or (beside and _CACHE_NAMES & raw.keys() and total == prompt + beside + output):

@@ -91,11 +91,6 @@ class _Rival:
     choice: Choice | None = None
     attempt: Attempt | None = None
 
-    @property
-    def sent(self) -> int:
-        """How many rows it comes to."""
-        return int(self.attempt is not None and self.attempt.sent)
-
 
 class Funnel:
     """`dice` is in [0, 1), `wall` seconds since 1970; `ended` is told each row. `abort` ends all that is under way."""
@@ -205,23 +200,25 @@ class Funnel:
             if choice is None or attempts >= most or late:
                 raise problem or unavailable("No upstream of this model can be asked.")
             attempt = self._attempt(call, choice, call.first_attempt + attempts)
-            rival = _Rival()
+            rival: _Rival | None = None
             try:
                 after = None if call.attempts is not None else self._settings.hedge.get(choice.model)
                 if after is None:
                     await attempt.begin(patience=self._patience(call))
-                elif await self._race(after, attempt, choice, choices, rival):
-                    assert rival.attempt is not None and rival.choice is not None
-                    attempt, choice = rival.attempt, rival.choice
+                else:
+                    rival = _Rival()
+                    if await self._race(after, attempt, choice, choices, rival):
+                        assert rival.attempt is not None and rival.choice is not None
+                        attempt, choice = rival.attempt, rival.choice
             except ModelError as error:
-                attempts += attempt.sent + rival.sent
+                attempts += attempt.sent + _rows_of(rival)
                 problem = problem_for(error)
                 self._judge(choice, error, streams=call.stream)
             except Problem as error:
                 problem, choice.out = error, True
             else:
                 choice.upstream.tells_no_usage = choice.upstream.tells_no_usage or choice.bare
-                return attempt, attempts + 1 + rival.sent
+                return attempt, attempts + 1 + _rows_of(rival)
             again = next_of(choices, call, self.now())
             if again is not None and again.error is not None and attempts < most:
                 await self._pause(again.error, again.tried, problem, call)
@@ -283,6 +280,11 @@ class Funnel:
 
     def _attempt(self, call: ChatCall, choice: Choice, number: int) -> Attempt:
         return Attempt(call, choice.model, choice.upstream, number, self._around, bare=choice.bare)
+
+
+def _rows_of(rival: _Rival | None) -> int:
+    """How many rows it comes to."""
+    return int(rival is not None and rival.attempt is not None and rival.attempt.sent)
 
 
 def _no_usage(error: ModelRefused) -> bool:
