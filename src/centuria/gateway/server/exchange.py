@@ -19,8 +19,7 @@ _log = logging.getLogger("centuria.gateway")
 class Exchange:
     """It is `send` itself, and of its request's scope the `CONNECTION`.
 
-    An answer's head goes with what comes behind it in one write; that of a stream waits no longer than to the loop's next
-    turn.
+    An answer's head goes with what comes behind it in one write; that of a stream waits until the loop turns.
     """
 
     #: The request has come whole; its answer has begun, and is whole.

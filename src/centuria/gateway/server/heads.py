@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 from http import HTTPStatus
-from typing import NamedTuple
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 #: Answers that have no body by their status.
@@ -17,30 +16,21 @@ _NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: What a value may hold.
 _PRINTABLE = bytes(byte for byte in range(256) if (byte >= 0x20 and byte != 0x7F) or byte == 0x09)
 #: Headers that are the server's to write.
-_FRAMING = frozenset({b"connection", b"content-length", b"transfer-encoding"})
+_FRAMING = frozenset({b"connection: ", b"content-length: ", b"transfer-encoding: "})
 
 
-class Head(NamedTuple):
-    """The status line and headers of an answer but for what says how it ends. `length` is what it says of its body;
-    `closes`: it wants the connection closed."""
-
-    lines: bytes
-    length: int | None
-    closes: bool
-
-
-def head_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Head:
-    """What an application says becomes lines. How the body is framed, and whether the connection is kept, is the
-    server's to say. Raises `ValueError` where no head can hold it."""
+def head_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[bytes, int | None, bool]:
+    """What an application says as lines, the length that it says its body has, and whether it wants the connection
+    closed. How the body is framed is the server's to say. Raises `ValueError` where no head can hold it."""
     lines = [status_line(status)]
     length, closes = None, False
-    for given, value in headers:
-        name = _lower(given)
-        if name not in _FRAMING:
-            lines.append(name + b": " + value)
-        elif name == b"connection":
+    for name, value in headers:
+        begin = _begin(name)
+        if begin not in _FRAMING:
+            lines.append(begin + value)
+        elif begin == b"connection: ":
             closes = closes or b"close" in value.lower()
-        elif name == b"content-length":
+        elif begin == b"content-length: ":
             if not value.isdigit() or length not in (None, int(value)):
                 raise ValueError("the length of an answer is a number, and one alone")
             length = int(value)
@@ -48,7 +38,7 @@ def head_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Head:
     head = b"\r\n".join(lines)
     if head.translate(None, _PRINTABLE) != b"\r\n" * (len(lines) - 1):
         raise ValueError("a header of an answer holds a control character")
-    return Head(head, length, closes)
+    return head, length, closes
 
 
 def status_line(status: int) -> bytes:
@@ -60,10 +50,11 @@ _STATUS_LINES = {status.value: f"HTTP/1.1 {status} {status.phrase}".encode() for
 
 
 @lru_cache(1_000)
-def _lower(name: bytes) -> bytes:
+def _begin(name: bytes) -> bytes:
+    """A header's line as far as its value."""
     if not _NAME.fullmatch(name):
         raise ValueError("a header of an answer has a name that is none")
-    return name.lower()
+    return name.lower() + b": "
 
 
 def _refusal(status: int, code: str, message: str, *more: str, type: str = "invalid_request_error") -> bytes:
