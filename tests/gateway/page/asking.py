@@ -61,7 +61,16 @@ class Gateway:
         self.changed.append(request.key.id)
         return Reply.of({})
 
-    async def ask(self, method: str, path: str, body: Any = None, *, scheme: str = "http", **headers: str) -> Answer:
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        scheme: str = "http",
+        client: str = "127.0.0.1",
+        **headers: str,
+    ) -> Answer:
         """One request. Keywords are headers, `_` for `-`; a body that is no bytes is sent as JSON."""
         whole = {"host": HOST} | {name.replace("_", "-"): value for name, value in headers.items()}
         if body is not None and not isinstance(body, bytes):
@@ -76,7 +85,7 @@ class Gateway:
             "raw_path": place.encode(),
             "query_string": query.encode(),
             "headers": [(name.encode(), value.encode()) for name, value in whole.items()],
-            "client": ("127.0.0.1", 9),
+            "client": (client, 9),
         }
         sent: list[Any] = []
         came = [{"type": "http.request", "body": body or b"", "more_body": False}]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from centuria.gateway.keys import KNOWN_FOR
+from centuria.gateway.problems import StoreUnavailable
 from tests.gateway.page.asking import ADMIN_TOKEN, ALICE, ALICE_TOKEN, HOST, Gateway
 
 
@@ -38,6 +39,29 @@ async def test_a_key_that_nobody_has_gives_401_and_no_cookie(key: str) -> None:
     answer = await gateway.ask("POST", "/session", {"key": key})
     assert (answer.status, "set-cookie" in answer.headers) == (401, False)
     assert len(gateway.page.sessions) == 0
+
+
+async def test_thirty_wrong_keys_in_a_minute_close_the_sign_in_for_their_address_alone() -> None:
+    gateway = await Gateway().begin()
+    for number in range(30):
+        assert (await gateway.ask("POST", "/session", {"key": f"ck-wrong-{number}"})).status == 401
+    gateway.now += 20
+    for key in ("ck-wrong", ALICE_TOKEN):
+        answer = await gateway.ask("POST", "/session", {"key": key})
+        assert (answer.status, answer.headers["retry-after"]) == (429, "40")
+    assert (await gateway.ask("POST", "/session", {"key": ALICE_TOKEN}, client="192.0.2.1")).status == 200
+    gateway.now += 40
+    assert (await gateway.ask("POST", "/session", {"key": ALICE_TOKEN})).status == 200
+
+
+async def test_right_keys_and_a_store_that_fails_are_no_guesses() -> None:
+    gateway = await Gateway().begin()
+    gateway.store.fault = StoreUnavailable("The disk is full.")
+    for _ in range(31):
+        assert (await gateway.ask("POST", "/session", {"key": ALICE_TOKEN})).status == 503
+    gateway.store.fault = None
+    for _ in range(31):
+        await gateway.sign_in()
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ PATHS: dict[str, Any] = {
             "page",
             "Sign in",
             {200: answer("Signed in.", ref("Session"), headers={"Set-Cookie": "The session."})},
-            (401,),
+            (401, 429),
             public=True,
             request=body(
                 {

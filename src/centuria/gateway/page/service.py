@@ -18,7 +18,7 @@ class Page:
     def __init__(self, keys: Keys, store: Store, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.sessions = Sessions(clock=clock)
         self.ring = CookieRing(keys, self.sessions)
-        self._sign_in = SignIn(keys, self.sessions)
+        self._sign_in = SignIn(keys, self.sessions, clock=clock)
         self._usage = Usage(store)
 
     def routes(self) -> list[Route]:

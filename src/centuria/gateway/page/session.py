@@ -15,8 +15,9 @@ from typing import Any, Protocol
 
 from centuria.gateway.keyjson import key_fields
 from centuria.gateway.keys import LOCAL, digest_of
+from centuria.gateway.page.guesses import Guesses, place_of
 from centuria.gateway.ports import Key
-from centuria.gateway.problems import Problem, bad_request, forbidden, unauthenticated
+from centuria.gateway.problems import Problem, bad_request, forbidden, rate_limited, unauthenticated
 from centuria.gateway.web import Reply, Request, Ring, Route
 
 COOKIE = "centuria_session"
@@ -139,9 +140,11 @@ class CookieRing:
 
 
 class SignIn:
-    """The routes of signing in and out."""
+    """The routes of signing in and out. `clock` gives seconds."""
 
-    def __init__(self, keys: Keys, sessions: Sessions) -> None:
+    def __init__(self, keys: Keys, sessions: Sessions, *, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._guesses = Guesses()
         self._keys = keys
         self._ring = CookieRing(keys, sessions)
         self._sessions = sessions
@@ -166,12 +169,13 @@ class SignIn:
         return Reply.of(told if session is None else told | {"csrf_token": session.csrf})
 
     async def sign_in(self, request: Request) -> Reply:
-        """`{"key": ...}`: 200 with the cookie. Raises `Problem`: 400, or 401 for a key that is not known."""
+        """`{"key": ...}`: 200 with the cookie. Raises `Problem`: 400, 401 for a key that is not known, or 429 where too
+        many of those came from one address."""
         # A form of another site cannot send this type without asking first.
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise bad_request("The body must be JSON.", remedy="Send `content-type: application/json`.")
         digest = digest_of(_token(request.json()))
-        key = await self._keys.of_digest(digest)
+        key = await self._guessed(place_of(request.client), digest)
         if key is None:
             raise unauthenticated()
         before, _ = self._ring.session_of(request)
@@ -181,6 +185,20 @@ class SignIn:
         id, session = self._sessions.begin(digest, key, secure=secure)
         told = {"signed_in": True, "open": False, "key": key_fields(key), "csrf_token": session.csrf}
         return Reply.of(told, headers={"set-cookie": _cookie(id, round(self._sessions.lasts), secure=secure)})
+
+    async def _guessed(self, place: str, digest: bytes) -> Key | None:
+        """The key, if there is one: none is looked for where too many were wrong. Raises `Problem` (429)."""
+        wait = self._guesses.begin(place, self._clock())
+        if wait > 0:
+            raise rate_limited("Too many wrong keys came from this address.", wait)
+        wrong = False
+        try:
+            key = await self._keys.of_digest(digest)
+            wrong = key is None
+        finally:
+            if not wrong:
+                self._guesses.take_back(place)
+        return key
 
     async def sign_out(self, request: Request) -> Reply:
         """Raises `Problem` (403) where the token is missing. Who is not signed in, is signed out."""
