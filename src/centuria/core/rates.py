@@ -60,7 +60,7 @@ class Bucket:
     # Changing.
 
     def take(self, amount: float, now: float) -> None:
-        self._set(self.level_at(now) - min(amount, self.limit), now)
+        self._set(self.level_at(now) - (amount if amount < self.limit else self.limit), now)
 
     def give_back(self, taken: float, used: float, now: float) -> None:
         """Of what was taken, only this much was used."""
@@ -71,8 +71,11 @@ class Bucket:
         self._set(min(self.level_at(now), left), now)
 
     def _set(self, level: float, now: float) -> None:
-        self.level = max(-self.limit, min(self.burst, level))
-        self.at = now if self.at is None else max(self.at, now)
+        if level > self.burst:
+            level = self.burst
+        self.level = level if level > -self.limit else -self.limit
+        if self.at is None or now > self.at:
+            self.at = now
 
 
 @dataclass(slots=True)
@@ -168,7 +171,8 @@ class Rates:
     def try_take(self, tokens: int, now: float) -> bool:
         """Take this much, if it may go now. Of the buckets alone: what an upstream says of its window is not asked."""
         for name, bucket in self.buckets.items():
-            if bucket.level_at(now) < min(_amount(name, tokens), bucket.burst):
+            amount = 1 if name == "requests" else tokens
+            if bucket.level_at(now) < (amount if amount < bucket.burst else bucket.burst):
                 return False
         self.take(tokens, now)
         return True

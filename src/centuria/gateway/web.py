@@ -48,7 +48,7 @@ _NOBODY = Key("", "")
 class Ring(Protocol):
     """Who asks: the key of a request's headers. Raises `Problem` (401) and `StoreUnavailable`."""
 
-    async def identify(self, request: Request) -> Key: ...
+    def identify(self, request: Request) -> Awaitable[Key]: ...
 
 
 @dataclass(slots=True)

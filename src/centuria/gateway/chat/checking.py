@@ -87,9 +87,9 @@ def check(fields: dict[str, Any]) -> Question:
         models=models,
         fields=fields,
         stream=bool(stream),
-        wants_usage=_wants_usage(fields),
+        wants_usage="stream_options" in fields and _wants_usage(fields),
         max_tokens=_max_tokens(fields),
-        answers=_count(fields, "n", _CHOICES) or 1,
+        answers=(_count(fields, "n", _CHOICES) or 1) if "n" in fields else 1,
         others=others,
         wholes=wholes,
         mcp_tools=None if tools is None else _names(tools, "mcp_tools", 128),
@@ -136,8 +136,8 @@ def _wants_usage(fields: Mapping[str, Any]) -> bool:
 
 def _max_tokens(fields: dict[str, Any]) -> int | None:
     """The larger of both limits: which of them an upstream obeys is its own affair."""
-    limits = [_count(fields, name, _MOST_TOKENS) for name in LIMITS if name in fields]
-    return max([limit for limit in limits if limit is not None], default=None)
+    limits = [_count(fields, name, _MOST_TOKENS) or 0 for name in LIMITS if name in fields]
+    return max(limits, default=0) or None
 
 
 def _count(fields: dict[str, Any], name: str, most: int) -> int | None:

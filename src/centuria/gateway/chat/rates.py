@@ -54,8 +54,10 @@ class _Meter:
         found = self._limits.copy()
         for remaining, reset, bucket in self._told:
             left = int(bucket.level_at(now))
-            found[remaining] = str(left) if left > 0 else "0"
-            found[reset] = f"{max(0.0, (bucket.burst - max(0, left)) * 60 / bucket.limit):.3f}s"
+            if left < 0:
+                left = 0
+            found[remaining] = str(left)
+            found[reset] = f"{(bucket.burst - left) * 60 / bucket.limit:.3f}s"
         return found
 
     def is_full(self, now: float) -> bool:

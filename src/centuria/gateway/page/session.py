@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -114,11 +114,12 @@ class CookieRing:
         self._keys = keys
         self._sessions = sessions
 
-    async def identify(self, request: Request) -> Key:
+    def identify(self, request: Request) -> Awaitable[Key]:
         """Raises `Problem`: 401, or 403 where a cookie comes without its token."""
         id, session = self.session_of(request)
-        if session is None:
-            return await self._keys.identify(request)
+        return self._keys.identify(request) if session is None else self._of_session(request, id, session)
+
+    async def _of_session(self, request: Request, id: str, session: Session) -> Key:
         if request.method not in _SAFE:
             check_csrf(request, session)
         key = await self._keys.of_digest(session.digest)
