@@ -7,6 +7,7 @@ import logging
 import math
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from centuria.errors import BudgetExceeded
 from centuria.gateway import rowwriter
 from centuria.gateway.books import Books, Reservation
-from centuria.gateway.ports import Balance, Key, Lease
+from centuria.gateway.ports import AttemptRow, Balance, Key, Lease
 from centuria.gateway.problems import StoreUnavailable
 from centuria.gateway.rowwriter import GATHER
 from centuria.gateway.store.sqlite import SqliteStore
@@ -261,12 +262,31 @@ async def test_a_lease_that_cannot_be_had_fails_those_who_need_it_and_nobody_lat
 
 
 class GivesUp(MemoryStore):
-    """The first lease is given up by whatever the store itself waits for."""
+    """The first lease, rows, beat and return are given up by whatever the store itself waits for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.given_up: set[str] = set()
+
+    def _give_up_once(self, what: str) -> None:
+        if what not in self.given_up:
+            self.given_up.add(what)
+            raise asyncio.CancelledError
+
+    async def write(self, gateway: str, rows: Sequence[AttemptRow]) -> None:
+        self._give_up_once("write")
+        await super().write(gateway, rows)
+
+    async def beat(self, gateway: str) -> None:
+        self._give_up_once("beat")
+        await super().beat(gateway)
+
+    async def return_leases(self, gateway: str, *, key: str | None = None) -> None:
+        self._give_up_once("return")
+        await super().return_leases(gateway, key=key)
 
     async def extend_lease(self, gateway: str, key: str, least: int, wanted: int) -> Lease:
-        if not self.lookups:
-            self.lookups += 1
-            raise asyncio.CancelledError
+        self._give_up_once("extend")
         return await super().extend_lease(gateway, key, least, wanted)
 
 
@@ -277,6 +297,20 @@ async def test_a_lease_that_the_store_gave_up_is_asked_for_again() -> None:
     async with open_books(store) as books:
         books.release(await books.reserve(key, CENT // 2, patience=5))
         assert now() <= 1.1
+
+
+@virtual_clock
+async def test_rows_are_written_and_leases_go_back_though_the_store_gave_up_once() -> None:
+    store = GivesUp()
+    key = await with_key(store, DOLLAR)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, CENT, patience=5), attempt("r1", "k1", CENT))
+        async with asyncio.timeout(5):
+            await books.flush()
+        assert (await balance(store)).spent == CENT
+        await asyncio.sleep(60)
+        assert store.given_up == {"extend", "write", "beat", "return"}
+        assert (await balance(store)).leased == 0
 
 
 @virtual_clock

@@ -20,7 +20,7 @@ from centuria.core.accounts import Account, Ask, Decision
 from centuria.errors import BudgetExceeded
 from centuria.gateway.ports import AttemptRow, Key, Store
 from centuria.gateway.problems import StoreUnavailable
-from centuria.gateway.rowwriter import RowWriter, told
+from centuria.gateway.rowwriter import RowWriter, answered, told
 from centuria.messages import DOLLAR, Pico
 
 _log = logging.getLogger("centuria.gateway")
@@ -248,7 +248,7 @@ class Books:
             try:
                 await self._give_back_idle()
                 if self._seconds % _BEAT == 0:
-                    await self._store.beat(self._gateway)
+                    await answered(self._store.beat(self._gateway))
             except Exception as error:
                 # The edge of this task: it is all tried again soon.
                 _log.debug("the store failed beside the rows: %s", told(error))
@@ -266,7 +266,7 @@ class Books:
             desk.account.give_back()
             desk.busy = True
             try:
-                await self._store.return_leases(self._gateway, key=desk.key.id)
+                await answered(self._store.return_leases(self._gateway, key=desk.key.id))
                 desk.asked = False
             finally:
                 desk.busy = False
@@ -282,7 +282,7 @@ class Books:
                     await asyncio.wait(self._asking)
                 idle = [desk for desk in self._desks.values() if _is_idle(desk)]
                 if len(idle) == len(self._desks):
-                    await self._store.return_leases(self._gateway)
+                    await answered(self._store.return_leases(self._gateway))
                 else:
                     for desk in idle:
                         await self._give_back(desk)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from itertools import islice
+from typing import TypeVar
 
 from centuria.gateway.ports import AttemptRow, Store
 from centuria.gateway.problems import StoreUnavailable
 from centuria.messages import Pico
 
 _log = logging.getLogger("centuria.gateway")
+T = TypeVar("T")
 
 #: Rows that may wait for the store before `check` refuses.
 MOST_PENDING = 10_000
@@ -83,7 +85,7 @@ class RowWriter:
             self._wake.clear()
             rows = list(islice(self._pending, _GROUP))
             try:
-                await self._store.write(self._gateway, rows)
+                await answered(self._store.write(self._gateway, rows))
             except Exception as error:
                 # Whatever it was: the rows are what was paid, and stay until they are durable.
                 self._failed(error)
@@ -116,6 +118,17 @@ class RowWriter:
         self._flushes = left
         if not left:
             self._hurry.clear()
+
+
+async def answered(asked: Awaitable[T]) -> T:
+    """What the store answers. Where it gives up by itself, that is its fault, and no end of whoever asked."""
+    try:
+        return await asked
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        raise StoreUnavailable("The gateway's store gave up.") from None
 
 
 def told(error: Exception) -> StoreUnavailable:
