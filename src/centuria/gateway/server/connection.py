@@ -53,14 +53,14 @@ class Connection(asyncio.Protocol):
     #: The request that came last, and the one that is being answered.
     _reading: Exchange | None = None
     _current: Exchange | None = None
+    #: For more of a request to come, and for an answer to be read.
     _patience: asyncio.TimerHandle | None = None
-    _due = _whole_by = _since = math.inf
     _reader: asyncio.TimerHandle | None = None
+    _due = _whole_by = _since = math.inf
 
     def __init__(self, traffic: Traffic) -> None:
-        self.loop = traffic.loop
         self.traffic = traffic
-        self._caps = traffic.caps
+        self.loop, self._caps = traffic.loop, traffic.caps
         self._headers: list[tuple[bytes, bytes]] = []
         self._waiting: deque[Exchange] = deque()
         self._drained: list[asyncio.Future[None]] = []
@@ -102,8 +102,7 @@ class Connection(asyncio.Protocol):
                 self._calm()
                 self._whole_by = min(self._whole_by, now + self._caps.stall)
                 self._await_until(self._whole_by)
-        if self.paused:
-            self.read_on()
+        self.read_on()
 
     def shut(self) -> None:
         """Close it if it is idle, else with the answer that is under way."""
@@ -113,6 +112,7 @@ class Connection(asyncio.Protocol):
             self._current.keep = False
 
     def sweep(self, now: float) -> None:
+        """End it if it has been idle for too long."""
         if self._patience is None and self._current is None and now - self._since >= KEEP_ALIVE:
             if self.closed:  # and does not read the last that was sent
                 self._transport.abort()
@@ -139,8 +139,7 @@ class Connection(asyncio.Protocol):
         self._calm()
         self._waiting.clear()
         current, self._current = self._current, None
-        if self._drained:
-            wake(self._drained)
+        wake(self._drained)
         if current is not None and not current.complete:
             current.lose()
 
@@ -171,8 +170,7 @@ class Connection(asyncio.Protocol):
             self._unread += len(data)
         if not self._deaf:
             self._feed(data)
-        current = self._current
-        if current is not None and current.scope is not None:
+        if (current := self._current) is not None and current.scope is not None:
             self._start(current)
         if self._waiting and not self.paused:
             self._pause()
@@ -196,10 +194,8 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.traffic.connections.discard(self)
         del self._parser  # each holds the other
-        if self._reader is not None:
-            self._reader.cancel()
-            self._reader = None
         self._leave()
+        self.resume_writing()
 
     # -- what comes --------------------------------------------------------------------------------------------------
 
@@ -235,11 +231,11 @@ class Connection(asyncio.Protocol):
         if method == b"CONNECT":
             self._refuse(NOT_HTTP)
             return
-        line = b"%b %b HTTP/%b" % (method, self._url, version)
-        kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
+        head = [b"%b %b HTTP/%b" % (method, self._url, version)]
+        head += [name + b": " + value for name, value in self._headers if name != b"upgrade"]
         self._url, self._headers = b"", []
         self._parser = HttpRequestParser(self)
-        self._feed(b"\r\n".join([line, *kept, b"", b""]) + rest)
+        self._feed(b"\r\n".join(head) + b"\r\n\r\n" + rest)
 
     def _expect(self, before: str) -> None:
         """Something is missing: it must come on, and the body must be whole within the time of a request."""
@@ -301,8 +297,7 @@ class Connection(asyncio.Protocol):
 
     def _start(self, exchange: Exchange) -> None:
         scope, exchange.scope = cast(Scope, exchange.scope), None
-        traffic = self.traffic
-        traffic.running[exchange] = self.loop.create_task(exchange.run(traffic.app, scope))
+        self.traffic.running[exchange] = self.loop.create_task(exchange.run(self.traffic.app, scope))
 
     # -- what the parser tells ---------------------------------------------------------------------------------------
 
