@@ -88,8 +88,11 @@ class StreamRelay:
     def _look(self, data: bytes) -> bytes:
         kept: list[bytes] = []
         start = 0
+        word = _MATTERS.search(data)
         while not self.done and self.error is None:
-            found = _what_matters(data, start)
+            if word is not None and word.start() < start:
+                word = _MATTERS.search(data, start)
+            found = _first(data, start, word)
             if found is None:
                 calm = data[start:] if start else data
                 self._count(calm)
@@ -144,9 +147,8 @@ class StreamRelay:
         return self._keep_usage or bool(choices) or usage is None
 
 
-def _what_matters(data: bytes, start: int) -> tuple[int, int] | None:
-    """Where the first word that matters is, from there on; None: there is none."""
-    word = _MATTERS.search(data, start)
+def _first(data: bytes, start: int, word: re.Match[bytes] | None) -> tuple[int, int] | None:
+    """The end of the stream, where it comes before this `word` that matters, or else that; None: there is neither."""
     over = data.find(_OVER, start, len(data) if word is None else word.start())
     if over >= 0:
         return over, over + len(_OVER)
