@@ -44,6 +44,8 @@ class Connection(asyncio.Protocol):
     _missing: Literal["", "headers", "body"] = "headers"
     #: Bytes since the end of the headers before, and bytes that were read since the last ones of a body.
     _unread = _silent = 0
+    #: They began behind something else in one read, so that not all of them was counted.
+    _behind = False
     _url = b""
     _expects = False
     #: Nothing that comes is read any more: this was its last request, or it does not speak HTTP.
@@ -216,26 +218,27 @@ class Connection(asyncio.Protocol):
         return data
 
     def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except HttpParserUpgrade as upgrade:
-            self._pass_over_upgrade(data[upgrade.args[0] :])
-        except HttpParserError:
-            if not self._deaf:  # what follows the last request is for nobody
-                self._refuse(NOT_HTTP)
+        while data and not self._deaf:
+            try:
+                self._parser.feed_data(data)
+                return
+            except HttpParserUpgrade as upgrade:
+                data = self._without_upgrade(data[upgrade.args[0] :])
+            except HttpParserError:
+                if not self._deaf:  # what follows the last request is for nobody
+                    self._refuse(NOT_HTTP)
 
-    def _pass_over_upgrade(self, rest: bytes) -> None:
+    def _without_upgrade(self, rest: bytes) -> bytes:
         """To change the protocol is for nobody here, and is left out, or a body would be taken for the next request.
-        Java's client asks so each time that it connects."""
+        Java's client asks so each time that it connects. What is to be read by another parser in place of this one."""
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
-        if method == b"CONNECT":
+        if method == b"CONNECT" and not self._deaf:
             self._refuse(NOT_HTTP)
-            return
-        head = [b"%b %b HTTP/%b" % (method, self._url, version)]
-        head += [name + b": " + value for name, value in self._headers if name != b"upgrade"]
+        line = b"%b %b HTTP/%b" % (method, self._url, version)
+        kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
         self._url, self._headers = b"", []
         self._parser = HttpRequestParser(self)
-        self._feed(b"\r\n".join(head) + b"\r\n\r\n" + rest)
+        return b"\r\n".join([line, *kept, b"", b""]) + rest
 
     def _expect(self, before: str) -> None:
         """Something is missing: it must come on, and the body must be whole within the time of a request."""
@@ -303,6 +306,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._missing = "headers"
+        self._behind = not self._unread
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -318,6 +322,9 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         parser = self._parser
         if self._deaf or parser.should_upgrade():
+            return
+        if self._behind and len(self._url) + sum([len(n) + len(v) for n, v in self._headers]) > self._caps.header:
+            self._refuse(TOO_LARGE)
             return
         method, version = parser.get_method().decode(), parser.get_http_version()
         scope = scope_of(method, self._url, version, self._headers, self._client, self._server)
