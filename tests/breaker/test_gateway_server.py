@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from dataclasses import replace
 
 import pytest
 
 from centuria.gateway.chat import relay as relayed
+from centuria.gateway.server import Server, listen
+from centuria.gateway.web import Receive, Scope, Send
 from tests.gateway.server.kit import CAPS, echo, parse, turns, wired
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -67,3 +70,34 @@ def test_a_stream_that_says_done_again_and_again_in_its_words_is_looked_through_
     assert relay.feed(data) == data
     assert (relay.events, relay.done) == (3_000, False)
     assert counting.seen <= 2 * len(data)
+
+
+async def test_the_end_waits_for_whoever_still_reads_its_answer() -> None:
+    answered = asyncio.Event()
+    body = b"x" * 16_000_000
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        length = (b"content-length", b"%d" % len(body))
+        await send({"type": "http.response.start", "status": 200, "headers": [length]})
+        await send({"type": "http.response.body", "body": body})
+        answered.set()
+
+    listener = listen("127.0.0.1", 0)
+    server = Server(large, replace(CAPS, grace=20))
+    serving = asyncio.create_task(server.serve(listener, signals=False))
+    reader, writer = await asyncio.open_connection(*listener.getsockname())
+    try:
+        async with asyncio.timeout(20):
+            writer.write(GET)
+            await answered.wait()
+            server.stop()
+            await turns(50)
+            assert not serving.done()
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert b" 200 " in head
+            assert len(await reader.read()) == len(body)
+            await serving
+    finally:
+        writer.close()
+        serving.cancel()
+        listener.close()

@@ -194,7 +194,7 @@ class Connection(asyncio.Protocol):
         wake(self._drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.traffic.connections.discard(self)
+        self.traffic.lost(self)
         del self._parser  # each holds the other
         self._leave()
         self.resume_writing()

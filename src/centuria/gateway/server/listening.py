@@ -7,7 +7,8 @@ import asyncio
 import contextlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
 
 from centuria.errors import ConfigurationError
 from centuria.gateway.server.connection import Connection
@@ -72,21 +73,32 @@ class Server:
                 await asyncio.wait(traffic.running.values(), timeout=_LAST)
 
     async def _wind_down(self, traffic: Traffic) -> None:
-        """Until all have ended; after the grace they are told to."""
+        """Until all have ended and their answers are sent; after the grace they are told to end."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._caps.grace):
-                await self._idle_or_hurried(traffic)
+                await _first_of(self._hurry.wait(), _quiet(traffic))
         if traffic.running:
             self._aborting()
-            await asyncio.wait(traffic.running.values(), timeout=_LAST)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST):
+                await _quiet(traffic)
 
-    async def _idle_or_hurried(self, traffic: Traffic) -> None:
-        hurry = asyncio.ensure_future(self._hurry.wait())
-        try:
-            while traffic.running and not hurry.done():
-                await asyncio.wait({hurry, *traffic.running.values()}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            hurry.cancel()
+
+async def _quiet(traffic: Traffic) -> None:
+    """Until no application is at work, and whoever reads has all of its answer."""
+    while traffic.running:
+        await asyncio.wait(traffic.running.values())
+    await traffic.empty.wait()
+
+
+async def _first_of(*several: Coroutine[Any, Any, object]) -> None:
+    """Until one of them has ended; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in several]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 @contextlib.contextmanager

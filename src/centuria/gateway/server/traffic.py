@@ -28,6 +28,8 @@ class Traffic:
         self.running: dict[Exchange, asyncio.Task[None]] = {}
         #: Nothing new is taken.
         self.ending = False
+        #: All connections have closed, with all that was written to them.
+        self.empty = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
     def watch(self) -> None:
@@ -48,6 +50,14 @@ class Traffic:
         self.ending = True
         for connection in list(self.connections):
             connection.shut()
+        if not self.connections:
+            self.empty.set()
+
+    def lost(self, connection: Connection) -> None:
+        """It has closed."""
+        self.connections.discard(connection)
+        if self.ending and not self.connections:
+            self.empty.set()
 
     def end(self) -> None:
         """Every connection closes, and every application is told to end."""
