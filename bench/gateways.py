@@ -39,7 +39,6 @@ COLUMNS = (
     ("common_p99", f"p99 {HALF_OF_REQUIRED:,}/s", "{:.2f} ms"),
     ("first_p99", "first token p99", "{:.0f} ms"),
     ("rss_mb", "MB", "{:.0f}"),
-    ("grown_mb", "MB/100k", "{:.1f}"),
 )
 _TICK = os.sysconf("SC_CLK_TCK")
 _STARTS = 90.0
@@ -146,10 +145,9 @@ def measure(gateway: Gateway, mock_port: int, core: set[int]) -> tuple[dict[str,
 def as_it_can(gateway: Gateway, _mock_port: int, pid: int, _found: Mapping[str, float]) -> dict[str, float]:
     """As much as it takes."""
     load(gateway.port, gateway, WHOLE, CONNECTIONS, 1.5)
-    before, memory = cpu_of(pid), rss_of(pid)
+    before = cpu_of(pid)
     full = load(gateway.port, gateway, WHOLE, CONNECTIONS, SECONDS)
-    used, grown = cpu_of(pid) - before, rss_of(pid) - memory
-    return {"cpu_us": 1e6 * used / full["ok"], "rate": full["rate"], "grown_mb": 100_000 * grown / full["ok"]}
+    return {"cpu_us": 1e6 * (cpu_of(pid) - before) / full["ok"], "rate": full["rate"]}
 
 
 def at_half_of_its_own(gateway: Gateway, mock_port: int, _pid: int, found: Mapping[str, float]) -> dict[str, float]:
