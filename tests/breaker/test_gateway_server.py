@@ -3,14 +3,26 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from dataclasses import replace
+from typing import Any, Literal, get_args
 
 import pytest
 
 from centuria.gateway.chat import relay as relayed
+from centuria.gateway.chat.routes import ChatRoutes
+from centuria.gateway.ports import Key
 from centuria.gateway.server import Server, listen
 from centuria.gateway.web import Receive, Scope, Send
+from centuria.messages import DOLLAR, Usage
+from centuria.testing.clock import virtual_clock
+from centuria.testing.gateway import MemoryStore
+from tests.gateway.chat.test_funnel import to
+from tests.gateway.chat.test_leaving import nothing_is_left
+from tests.gateway.chat.wire import Said, fine, rig
+from tests.gateway.kit import FixedRing, app_of
+from tests.gateway.served import ASKED
 from tests.gateway.server.kit import CAPS, echo, parse, turns, wired
 
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -101,3 +113,80 @@ async def test_the_end_waits_for_whoever_still_reads_its_answer() -> None:
         writer.close()
         serving.cancel()
         listener.close()
+
+
+USAGE = Usage(prompt=20, output=5)
+WHOLE = json.dumps(
+    {
+        "object": "chat.completion",
+        "choices": [{"index": 0, "message": {"role": "assistant", "content": "Hi."}, "finish_reason": "stop"}],
+        "usage": {"prompt_tokens": USAGE.prompt, "completion_tokens": USAGE.output},
+    }
+).encode()
+#: A minute's limits that a few requests do not come near, and a budget.
+KEY = Key("key", "key", budget=DOLLAR, rpm=6_000, tpm=10**7)
+
+
+def _asked(*, stream: bool) -> bytes:
+    body = json.dumps({**ASKED, "stream": stream}).encode()
+    head = "POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer it\r\n"
+    return f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body
+
+
+def _says(host: str, body: dict[str, Any]) -> Said:
+    return fine(USAGE.output) if body["stream"] else Said(200, [WHOLE], {"content-type": "application/json"})
+
+
+#: It hangs up · the server ends · it hangs up as the server ends.
+Way = Literal["lost", "ended", "both"]
+
+
+async def _leaves_at(turn: int, way: Way, asked: bytes) -> bool:
+    """Ask, and be gone after so many turns of the loop. Whether that was before all was answered."""
+    settings, store = to("a"), MemoryStore()
+    await store.add_key(KEY, b"x" * 32)
+    async with rig(settings, _says, store) as it:
+        routes = ChatRoutes(it.funnel, settings.caps).routes()
+        app = app_of(settings, routes, ring=FixedRing({"it": KEY}))
+        async with wired(app) as wire:
+            traffic = wire.connection.traffic
+            wire.feed(asked)
+            await turns(turn)
+            early = bool(traffic.running)
+            answered = wire.said.count(b"[DONE]" if b'"stream": true' in asked else WHOLE)
+            if way != "ended":
+                wire.close()
+            if way != "lost":
+                traffic.end()
+            if traffic.running:
+                _, pending = await asyncio.wait(traffic.running.values(), timeout=60)
+                assert not pending
+            await nothing_is_left(it, settings, it.books)
+            assert app.bodies.size == 0
+            await it.books.flush()
+            (_, money), *_ = await store.keys()
+            assert money.spent + money.held == sum(row.cost + row.held for row in it.rows)
+            assert len(it.rows) == len({row.request for row in it.rows}) == len(it.wire.asked)
+            done = [row for row in it.rows if row.end == "done"]
+            assert answered <= len(done)
+            assert all((row.prompt, row.output, row.held) == (USAGE.prompt, USAGE.output, 0) for row in done)
+            if len(done) == len(it.rows):  # what is known to be used is what the key's limits were charged with
+                left = it.funnel.rates.headers(KEY).get("x-ratelimit-remaining-tokens", str(10**7 // 2))
+                assert int(left) >= 10**7 // 2 - len(done) * (USAGE.prompt + USAGE.output) - 1
+    return early
+
+
+@pytest.mark.parametrize("way", get_args(Way))
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("number", [1, 3], ids=["one", "one behind another"])
+@virtual_clock
+async def test_whoever_is_gone_at_any_turn_of_the_loop_leaves_nothing_behind(
+    number: int, stream: bool, way: Way
+) -> None:
+    asked = _asked(stream=stream) * number
+    for turn in range(400):
+        if not await _leaves_at(turn, way, asked):
+            break
+    else:
+        raise AssertionError("it takes more turns than were tried")
+    assert turn > 3 * number
