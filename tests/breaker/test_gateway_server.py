@@ -190,3 +190,24 @@ async def test_whoever_is_gone_at_any_turn_of_the_loop_leaves_nothing_behind(
     else:
         raise AssertionError("it takes more turns than were tried")
     assert turn > 3 * number
+
+
+@virtual_clock
+async def test_whoever_does_not_read_holds_neither_a_place_nor_money_for_its_whole_answer() -> None:
+    settings, store = to("a"), MemoryStore()
+    await store.add_key(KEY, b"x" * 32)
+    async with rig(settings, _says, store) as it:
+        app = app_of(settings, ChatRoutes(it.funnel, settings.caps).routes(), ring=FixedRing({"it": KEY}))
+        async with wired(app, replace(CAPS, read=1_000)) as wire:
+            wire.connection.pause_writing()
+            wire.feed(_asked(stream=False))
+            await turns(50)
+            assert wire.said == b""
+            assert [row.end for row in it.rows] == ["done"]
+            assert it.books.reserved() == it.funnel.in_flight() == 0
+            wire.connection.resume_writing()
+            await turns(5)
+            assert [body for _, _, body in parse(wire.said)] == [WHOLE]
+        assert len(it.rows) == 1
+        # Its tokens were given back once.
+        assert it.funnel.rates.headers(KEY)["x-ratelimit-remaining-tokens"] == str(10**7 // 2 - 25)

@@ -232,6 +232,8 @@ async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None
             await _stream(answer, request, headers, send)
         elif (respond := getattr(send, "respond", None)) is not None and _FRAMING.isdisjoint(headers):
             # The house's own server takes it whole; it is asked only where nobody stands between us.
+            if send.blocked:  # type: ignore[attr-defined]  # by what it does not read it holds nothing
+                await answer.close()
             await respond(answer.status, _lines(headers), answer.body)
         else:
             if answer.status not in _BODILESS:

@@ -31,7 +31,8 @@ from centuria.gateway.problems import Problem, bad_request, not_found
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-#: The house's own server has `respond(status, lines, body)` beside it: a whole answer in one call.
+#: The house's own server has `respond(status, lines, body)` beside it: a whole answer in one call, which waits for its
+#: client to read while `blocked`.
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 #: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
@@ -108,9 +109,10 @@ class Reply:
         return cls(json.dumps(value, ensure_ascii=False).encode(), status, headers or {})
 
     async def close(self) -> None:
-        """End the work behind it."""
-        if self.end is not None:
-            await self.end()
+        """End the work behind it, once."""
+        end, self.end = self.end, None
+        if end is not None:
+            await end()
 
 
 @dataclass(slots=True)

@@ -51,6 +51,11 @@ class Exchange:
 
     # -- for the application -----------------------------------------------------------------------------------------
 
+    @property
+    def blocked(self) -> bool:
+        """Its client does not read what was sent: the next `send` waits for that."""
+        return self._connection.blocked
+
     async def receive(self) -> Message:
         """ASGI's `receive`: the body as it comes, then the end of the connection or of the answer."""
         connection = self._connection
