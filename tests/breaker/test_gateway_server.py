@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import re
+import weakref
 from dataclasses import replace
 from typing import Any, Literal, get_args
 
@@ -211,3 +213,28 @@ async def test_whoever_does_not_read_holds_neither_a_place_nor_money_for_its_who
         assert len(it.rows) == 1
         # Its tokens were given back once.
         assert it.funnel.rates.headers(KEY)["x-ratelimit-remaining-tokens"] == str(10**7 // 2 - 25)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [GET, UPGRADE, POST[:-1], b"garbage\r\n\r\n"],
+    ids=["answered", "not upgraded", "half a body", "no request"],
+)
+async def test_a_connection_that_is_lost_leaves_nothing_to_the_garbage_collector(data: bytes) -> None:
+    async with wired(_waits if data == POST[:-1] else echo) as wire:
+        wire.feed(data)
+        await turns(10)
+        wire.close()
+        await turns(10)
+        left = weakref.ref(wire.connection)
+        gc.disable()
+        try:
+            del wire.connection
+            assert left() is None
+        finally:
+            gc.enable()
+
+
+async def _waits(scope: Scope, receive: Receive, send: Send) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass

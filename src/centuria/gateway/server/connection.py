@@ -198,6 +198,7 @@ class Connection(asyncio.Protocol):
         del self._parser  # each holds the other
         self._leave()
         self.resume_writing()
+        self._reading = None  # it holds this connection, too
 
     # -- what comes --------------------------------------------------------------------------------------------------
 
