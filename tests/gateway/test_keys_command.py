@@ -204,14 +204,14 @@ DAY = 86_400.0
 @pytest.fixture
 def used(command: Command) -> Command:
     ids = {name: command.lines("keys", "add", name)[0]["id"] for name in ("ada", "=bob")}
-    plain = replace(attempt("r", ids["ada"], 2 * CENT), prompt=1_000, cached=200, output=50)
+    plain = attempt("r", ids["ada"], 2 * CENT)._replace(prompt=1_000, cached=200, output=50)
     command.write(
         [
-            replace(plain, request="r1", at=DAY * 10),
-            replace(plain, request="r1", at=DAY * 10, attempt=2, cost=0, held=CENT),
-            replace(plain, request="r2", at=DAY * 11, model="gpt"),
-            replace(plain, request="r3", at=DAY * 12, key=ids["=bob"]),
-            replace(plain, request="r4", at=DAY * 12, key="local"),
+            plain._replace(request="r1", at=DAY * 10),
+            plain._replace(request="r1", at=DAY * 10, attempt=2, cost=0, held=CENT),
+            plain._replace(request="r2", at=DAY * 11, model="gpt"),
+            plain._replace(request="r3", at=DAY * 12, key=ids["=bob"]),
+            plain._replace(request="r4", at=DAY * 12, key="local"),
         ]
     )
     return command
