@@ -23,7 +23,7 @@ from centuria.gateway.ports import AttemptRow, Key, Store
 from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
 from centuria.gateway.settings import Caps, Deployment, GatewaySettings
-from centuria.gateway.web import Asgi, Receive, Scope, Send
+from centuria.gateway.web import Asgi, Message, Receive, Scope, Send
 from centuria.messages import Pico, Usage
 from centuria.settings import Endpoint, Secret, Timeouts
 from centuria.testing import FakeUpstream
@@ -181,6 +181,26 @@ class Reply:
         return found
 
 
+class _Seen:
+    """The server's own `send`, through which a whole answer goes in one call here too, and what of it was seen."""
+
+    def __init__(self, send: Any, hit: Hit) -> None:
+        self._send = send
+        self._hit = hit
+
+    async def __call__(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._see(message["status"], dict(message["headers"]).get(b"x-request-id", b""))
+        await self._send(message)
+
+    async def respond(self, status: int, lines: bytes, body: bytes) -> None:
+        self._see(status, lines.partition(b"x-request-id: ")[2].partition(b"\r\n")[0])
+        await self._send.respond(status, lines, body)
+
+    def _see(self, status: int, request_id: bytes) -> None:
+        self._hit.status, self._hit.request_id = status, request_id.decode()
+
+
 class _Counted:
     """Keeps the books of what passes between its clients and the application."""
 
@@ -192,14 +212,7 @@ class _Counted:
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         hit = Hit(scope["method"], scope["path"], headers)
         self._hits.append(hit)
-
-        async def seen(message: Any) -> None:
-            if message["type"] == "http.response.start":
-                hit.status = message["status"]
-                hit.request_id = dict(message["headers"]).get(b"x-request-id", b"").decode()
-            await send(message)
-
-        await self._app(scope, receive, seen)
+        await self._app(scope, receive, _Seen(send, hit))
 
 
 @asynccontextmanager
