@@ -28,6 +28,7 @@ from centuria.gateway.problems import (
 )
 from centuria.gateway.settings import Caps, GatewaySettings
 from centuria.gateway.web import (
+    BODILESS,
     CALLER,
     CONNECTION,
     ClientGone,
@@ -54,8 +55,6 @@ _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _SAFE = " !#$%&'()*+,/:;=?@[]"
 #: Headers that say how an answer ends.
 _FRAMING = frozenset({"connection", "content-length", "transfer-encoding"})
-#: Answers that have no body by their status.
-_BODILESS = frozenset({204, 304})
 
 
 class App:
@@ -236,7 +235,7 @@ async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None
                 await answer.close()
             await respond(answer.status, _lines(headers), answer.body)
         else:
-            if answer.status not in _BODILESS:
+            if answer.status not in BODILESS:
                 headers["content-length"] = str(len(answer.body))
             await send(_start(answer.status, headers))
             await send({"type": "http.response.body", "body": b"" if request.method == "HEAD" else answer.body})

@@ -40,6 +40,8 @@ CONNECTION = "centuria.connection"
 #: In the scope of a mounted application: the `Key` that asks.
 CALLER = "centuria.key"
 Access = Literal["public", "key", "admin"]
+#: Answers that have no body by their status.
+BODILESS = frozenset({204, 304})
 
 _JSON = "application/json"
 #: Who asks where that was not found out.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +17,7 @@ from tests.gateway.server.kit import listening, parse, read, turns, wired
 GET = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"
 POST = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 3\r\n\r\nabc"
 Pairs = Iterable[tuple[bytes, bytes]]
+SAID = b"x: y\r\n"
 
 
 def answering(
@@ -30,6 +32,15 @@ def answering(
                 await between()
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
         await send({"type": "http.response.body"})
+
+    return app
+
+
+def responding(status: int) -> Asgi:
+    """An application that says all at once, as ours does."""
+
+    async def app(scope: Scope, receive: Receive, send: Any) -> None:
+        await send.respond(status, SAID, b"Hello")
 
     return app
 
@@ -54,27 +65,51 @@ async def test_the_head_of_an_answer_goes_with_what_comes_behind_it_in_the_same_
 
 
 async def test_a_whole_answer_is_one_write_and_framed_as_its_request_has_it() -> None:
-    async def whole(scope: Scope, receive: Receive, send: Send) -> None:
-        await send.respond(int(scope["query_string"] or 200), b"x: y\r\n", b"Hello")  # type: ignore[attr-defined]
-
     for asked, told in {
         b"GET / HTTP/1.1": b"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length: 5\r\n\r\nHello",
         b"HEAD / HTTP/1.1": b"HTTP/1.1 200 OK\r\nx: y\r\ncontent-length: 5\r\n\r\n",
         b"GET / HTTP/1.0": b"HTTP/1.1 200 OK\r\nx: y\r\nconnection: close\r\ncontent-length: 5\r\n\r\nHello",
     }.items():
-        async with wired(whole) as wire:
+        async with wired(responding(200)) as wire:
             wire.feed(asked + b"\r\nHost: a\r\n\r\n")
             await turns()
             assert wire.sent == [told]
 
 
 @pytest.mark.parametrize("status", [204, 304])
-async def test_an_answer_without_a_body_by_its_status_has_none(status: int) -> None:
-    async with wired(answering(status, [], b"Hello")) as wire:
+@pytest.mark.parametrize("whole", [True, False])
+async def test_an_answer_without_a_body_by_its_status_has_none(status: int, whole: bool) -> None:
+    async with wired(responding(status) if whole else answering(status, [(b"x", b"y")], b"Hello")) as wire:
         wire.feed(GET + GET)
         await turns(10)
-        answers = parse(wire.said)
-        assert [(each, headers, body) for each, headers, body in answers] == [(status, {}, b"")] * 2
+        assert parse(wire.said) == [(status, {"x": "y"}, b"")] * 2
+
+
+async def test_a_whole_answer_is_said_once_and_to_nobody_who_has_gone(caplog: pytest.LogCaptureFixture) -> None:
+    let = asyncio.Event()
+
+    async def twice(scope: Scope, receive: Receive, send: Any) -> None:
+        await let.wait()
+        await send.respond(200, SAID, b"Hello")
+        await send.respond(200, SAID, b"Hello")
+
+    async with wired(twice) as wire:
+        wire.feed(GET)
+        let.set()
+        await turns()
+        assert [body for _, _, body in parse(wire.said)] == [b"Hello"]
+        assert "has begun already" in caplog.text
+    caplog.clear()
+    let.clear()
+    async with wired(twice) as wire:
+        wire.feed(GET)
+        await turns()
+        wire.close()
+        await turns()
+        let.set()
+        await turns()
+        assert wire.sent == []
+        assert not caplog.records
 
 
 async def test_a_head_is_answered_as_its_get_is_without_the_body() -> None:
@@ -180,11 +215,12 @@ async def test_the_body_is_asked_for_once_and_who_was_not_asked_is_not_kept() ->
         await turns()
         assert parse(b"".join(wire.sent[1:]))[0][2] == b"abc"
         assert not wire.closed
-    async with wired(answering(401, [])) as wire:
-        wire.feed(waits)
-        await turns()
-        assert parse(wire.said)[0][1]["connection"] == "close"
-        assert wire.closed
+    for app in (answering(401, []), responding(401)):
+        async with wired(app) as wire:
+            wire.feed(waits)
+            await turns()
+            assert parse(wire.said)[0][1]["connection"] == "close"
+            assert wire.closed
 
 
 async def test_the_rest_of_a_body_that_was_refused_is_read_over() -> None:

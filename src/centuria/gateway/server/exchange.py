@@ -7,8 +7,8 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from centuria.gateway.server.heads import BODILESS, CONTINUE, FAILED, head_of, status_line
-from centuria.gateway.web import Asgi, Message, Scope
+from centuria.gateway.server.heads import CONTINUE, FAILED, head_of, status_line
+from centuria.gateway.web import BODILESS, Asgi, Message, Scope
 
 if TYPE_CHECKING:
     from centuria.gateway.server.connection import Connection
@@ -105,9 +105,12 @@ class Exchange:
             self.keep = False
         if not self.keep:
             parts.append(b"connection: close\r\n")
-        parts.append(b"\r\n" if status in BODILESS else b"content-length: %d\r\n\r\n" % len(body))
-        if not self._head_only:
-            parts.append(body)
+        if status in BODILESS:
+            parts.append(b"\r\n")
+        else:
+            parts.append(b"content-length: %d\r\n\r\n" % len(body))
+            if not self._head_only:
+                parts.append(body)
         self.started = True
         connection.write(b"".join(parts))
         self._end()

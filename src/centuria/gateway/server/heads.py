@@ -9,8 +9,6 @@ from functools import lru_cache
 from http import HTTPStatus
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-#: Answers that have no body by their status.
-BODILESS = frozenset({204, 304})
 
 _NAME = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 #: What a value may hold.
