@@ -88,13 +88,8 @@ class KeyRing:
             raise unauthenticated()
         return key
 
-    async def of_token(self, token: str) -> Key | None:
-        """The key of a token that someone showed in another way. None: there is none, or it was revoked."""
-        key = await self.of_digest(digest_of(token))
-        return key if token else None
-
     async def of_digest(self, digest: bytes) -> Key | None:
-        """The same, for whoever keeps no more of the token than what the store keeps of it."""
+        """The key of a token with this SHA-256. None: there is none, or it was revoked."""
         found, key = self._remembered(digest)
         if not found:
             # Many requests with one new token: the store is asked once.

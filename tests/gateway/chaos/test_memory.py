@@ -94,7 +94,8 @@ async def test_thousands_of_requests_leave_nothing_behind(tmp_path: Path, record
             gc.collect()
             return sys.getallocatedblocks()
 
-        await asyncio.gather(*(gateway.ring.of_token(f"ck-warm-{n}") for n in range(1_100)))  # that memory is full
+        strangers = [digest_of(f"ck-warm-{number}") for number in range(1_100)]  # as many as are remembered
+        await asyncio.gather(*map(gateway.ring.of_digest, strangers))
         await some(1_000)
         before = await some(500)
         after = await some(REQUESTS)
