@@ -172,7 +172,9 @@ class Governor:
         self._ended(ticket, sent.tokens if tokens is None else max(0, tokens), now)
         if sent.burst == self._burst:
             self._aimd.answered()
-        return facts + self._limit(self._aimd.grown()) if self._aimd.full else facts
+        if self._aimd.full:
+            facts += self._limit(self._aimd.grown())
+        return facts
 
     def refused(self, ticket: int, error: ModelError, stated: Stated, *, now: float, dice: float) -> list[Fact]:
         """There is no answer. What follows for the others depends on `verdict(error)`."""

@@ -179,7 +179,7 @@ class Presence:
         self._left()
 
     def _left(self) -> None:
-        """Once: a connection that is closing says so when it is watched, and again when it is lost."""
+        """Once, also where a connection says so when it is watched and again when it is lost."""
         if not self._gone and self._task is not None:
             self._gone = True
             self._task.cancel()

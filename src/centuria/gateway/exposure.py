@@ -48,7 +48,7 @@ def _shown(server: ToolServer) -> Iterator[Path]:
             yield Path(each).resolve()
     if server.command is not None:
         for argument in server.args:
-            for piece in {argument, *_BETWEEN.split(argument)}:
+            for piece in (argument, *_BETWEEN.split(argument)):
                 path = _there(piece, server.cwd or Path.cwd())
                 if path is not None:
                     yield path

@@ -15,7 +15,7 @@ from centuria.gateway.problems import StoreUnavailable
 from centuria.messages import Pico
 
 _log = logging.getLogger("centuria.gateway")
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 #: Rows that may wait for the store before `check` refuses.
 MOST_PENDING = 10_000
@@ -120,7 +120,7 @@ class RowWriter:
             self._hurry.clear()
 
 
-async def answered(asked: Awaitable[T]) -> T:
+async def answered(asked: Awaitable[_T]) -> _T:
     """What the store answers. Where it gives up by itself, that is its fault, and no end of whoever asked."""
     try:
         return await asked

@@ -37,9 +37,8 @@ _UNPRICED: Mapping[str, tuple[Any, ...]] = {
     "chat_template": (),
     "mm_processor_kwargs": (),
 }
-
-
-_MONEY = frozenset({*_UNPRICED, "modalities", "tools", "prediction"})
+#: Without any of these a request costs nothing but tokens.
+_COSTLY = frozenset({*_UNPRICED, "modalities", "tools", "prediction"})
 
 
 @dataclass(slots=True)
@@ -190,7 +189,7 @@ def _is_picture(part: Any) -> bool:
 
 def _check_cost(fields: Mapping[str, Any]) -> int:
     """Refuse what would cost more than tokens do; the size of a predicted answer."""
-    if _MONEY.isdisjoint(fields):
+    if _COSTLY.isdisjoint(fields):
         return 0
     for name, harmless in _UNPRICED.items():
         value = fields.get(name)

@@ -136,11 +136,11 @@ class Funnel:
     @asynccontextmanager
     async def ask(self, call: ChatCall) -> AsyncIterator[Answer]:
         """An answer that has begun well. Raises `Problem`, `StoreUnavailable`."""
-        attempt, attempts = await self._begin(call)
+        answer, end = await self.open(call)
         try:
-            yield Answer(attempt, attempts, self._told(call))
+            yield answer
         finally:
-            await self._end(attempt)
+            await end()
 
     async def open(self, call: ChatCall) -> tuple[Answer, Callable[[], Awaitable[None]]]:
         """The same without the block: whoever opens it awaits what the second one returns, whatever happens."""
