@@ -119,7 +119,7 @@ def test_rubbish_has_an_answer_or_a_closed_connection_and_never_an_error_in_the_
                 await turns(1)
             await turns(60)
             # Whoever is not answered has not sent the end of a request yet: he is waited for, for a time.
-            assert wire.said or wire.closed or wire.connection._patience is not None or not data.strip(b"\r\n")
+            assert wire.said or wire.closed or wire.connection._timer is not None or not data.strip(b"\r\n")
             return wire.said, wire.closed
 
     said, closed = asyncio.run(talk())

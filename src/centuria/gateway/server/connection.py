@@ -42,22 +42,23 @@ class Connection(asyncio.Protocol):
 
     #: What of a request has not come yet.
     _missing: Literal["", "headers", "body"] = "headers"
-    #: Bytes since the end of the headers before, and bytes that were read since the last ones of a body.
-    _unread = _silent = 0
-    #: They began behind something else in one read, so that not all of them was counted.
+    #: Bytes of a head so far, and bytes around a body's own (sizes of chunks, trailers) since the last of those.
+    _head_size = _framing_size = 0
+    #: The head began behind something else in one read, so that not all of it was counted.
     _behind = False
     _url = b""
     _expects = False
     #: Nothing that comes is read any more: this was its last request, or it does not speak HTTP.
-    _deaf = False
+    _done_reading = False
     #: What is said when all that came before is answered, and then the connection ends.
     _last_words = b""
     #: The request that came last, and the one that is being answered.
     _reading: Exchange | None = None
     _current: Exchange | None = None
     #: For more of a request to come, and for an answer to be read.
-    _patience: asyncio.TimerHandle | None = None
-    _reader: asyncio.TimerHandle | None = None
+    _timer: asyncio.TimerHandle | None = None
+    _read_timer: asyncio.TimerHandle | None = None
+    #: When more must have come, when all of a body must have, and since when it is idle.
     _due = _whole_by = _since = math.inf
 
     def __init__(self, traffic: Traffic) -> None:
@@ -95,13 +96,13 @@ class Connection(asyncio.Protocol):
             self._start(self._current)
         else:
             self._current = None
-            if self._deaf:
+            if self._done_reading:
                 self.write(self._last_words)
                 self.close()
                 return
             now = self._since = self.loop.time()
             if self._missing == "body":  # it was answered before it was whole
-                self._calm()
+                self._stop_timer()
                 self._whole_by = min(self._whole_by, now + self._caps.stall)
                 self._await_until(self._whole_by)
         self.read_on()
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
 
     def sweep(self, now: float) -> None:
         """End it if it has been idle for too long."""
-        if self._patience is None and self._current is None and now - self._since >= KEEP_ALIVE:
+        if self._timer is None and self._current is None and now - self._since >= KEEP_ALIVE:
             if self.closed:  # and does not read the last that was sent
                 self._transport.abort()
             else:
@@ -136,9 +137,9 @@ class Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _leave(self) -> None:
-        self.closed = self._deaf = True
+        self.closed = self._done_reading = True
         self._since = self.loop.time()
-        self._calm()
+        self._stop_timer()
         self._waiting.clear()
         current, self._current = self._current, None
         wake(self._drained)
@@ -161,22 +162,22 @@ class Connection(asyncio.Protocol):
             self._await_until(self.loop.time() + self._caps.stall)
 
     def data_received(self, data: bytes) -> None:
-        if self._deaf:
+        if self._done_reading:
             return
         before = self._missing
         if before == "body":
-            self._silent += len(data)
-        elif self._unread + len(data) > self._caps.header:
+            self._framing_size += len(data)
+        elif self._head_size + len(data) > self._caps.header:
             data = self._headers_to_the_cap(data)
         else:
-            self._unread += len(data)
-        if not self._deaf:
+            self._head_size += len(data)
+        if not self._done_reading:
             self._feed(data)
         if (current := self._current) is not None and current.scope is not None:
             self._start(current)
         if self._waiting and not self.paused:
             self._pause()
-        if self._deaf or (not self._missing and (before or current is not None)):
+        if self._done_reading or (not self._missing and (before or current is not None)):
             return
         # What came was no request where none is missing and none is answered, but blank lines.
         self._missing = self._missing or "headers"
@@ -184,13 +185,13 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self.blocked = True
-        self._reader = self.loop.call_later(self._caps.read, self.cut)
+        self._read_timer = self.loop.call_later(self._caps.read, self.cut)
 
     def resume_writing(self) -> None:
         self.blocked = False
-        if self._reader is not None:
-            self._reader.cancel()
-            self._reader = None
+        if self._read_timer is not None:
+            self._read_timer.cancel()
+            self._read_timer = None
         wake(self._drained)
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -205,35 +206,35 @@ class Connection(asyncio.Protocol):
     def _headers_to_the_cap(self, data: bytes) -> bytes:
         """The end of the headers may be in what was read, and a body behind it: the parser finds out. What is left."""
         cap = self._caps.header
-        while self._unread + len(data) > cap:
-            room = cap - self._unread
-            self._unread = cap
+        while self._head_size + len(data) > cap:
+            room = cap - self._head_size
+            self._head_size = cap
             self._feed(data[:room])
             data = data[room:]
-            if self._deaf or self._missing == "body":
+            if self._done_reading or self._missing == "body":
                 return data
-            if self._unread >= cap:
+            if self._head_size >= cap:
                 self._refuse(TOO_LARGE)
                 return b""
-        self._unread += len(data)
+        self._head_size += len(data)
         return data
 
     def _feed(self, data: bytes) -> None:
-        while data and not self._deaf:
+        while data and not self._done_reading:
             try:
                 self._parser.feed_data(data)
                 return
             except HttpParserUpgrade as upgrade:
                 data = self._without_upgrade(data[upgrade.args[0] :])
             except HttpParserError:
-                if not self._deaf:  # what follows the last request is for nobody
+                if not self._done_reading:  # what follows the last request is for nobody
                     self._refuse(NOT_HTTP)
 
     def _without_upgrade(self, rest: bytes) -> bytes:
         """To change the protocol is for nobody here, and is left out, or a body would be taken for the next request.
         Java's client asks so each time that it connects. What is to be read by another parser in place of this one."""
         method, version = self._parser.get_method(), self._parser.get_http_version().encode()
-        if method == b"CONNECT" and not self._deaf:
+        if method == b"CONNECT" and not self._done_reading:
             self._refuse(NOT_HTTP)
         line = b"%b %b HTTP/%b" % (method, self._url, version)
         kept = [name + b": " + value for name, value in self._headers if name != b"upgrade"]
@@ -245,9 +246,9 @@ class Connection(asyncio.Protocol):
         """Something is missing: it must come on, and the body must be whole within the time of a request."""
         caps, now, reading = self._caps, self.loop.time(), self._reading
         if before != self._missing:
-            self._calm()
+            self._stop_timer()
         if self._missing == "body" and reading is not None:
-            if self._silent > caps.header:  # trailers, and what surrounds chunks
+            if self._framing_size > caps.header:  # trailers, and what surrounds chunks
                 self._refuse(TOO_LARGE)
                 return
             if self._whole_by == math.inf:
@@ -257,17 +258,17 @@ class Connection(asyncio.Protocol):
             if reading.complete:
                 self._whole_by = min(self._whole_by, now + caps.stall)
             self._await_until(min(now + caps.send, self._whole_by))
-        elif self._patience is None:
+        elif self._timer is None:
             self._await_until(now + caps.stall)
 
     def _await_until(self, due: float) -> None:
         """A timer that is set already looks again when it rings."""
         self._due = due
-        if self._patience is None:
-            self._patience = self.loop.call_at(due, self._ring)
+        if self._timer is None:
+            self._timer = self.loop.call_at(due, self._on_timer)
 
-    def _ring(self) -> None:
-        self._patience = None
+    def _on_timer(self) -> None:
+        self._timer = None
         now = self.loop.time()
         if self.paused:  # it is we who do not read
             self._await_until(now + self._caps.send)
@@ -276,10 +277,10 @@ class Connection(asyncio.Protocol):
         else:
             self._refuse(TOO_SLOW)
 
-    def _calm(self) -> None:
-        if self._patience is not None:
-            self._patience.cancel()
-            self._patience = None
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def _pause(self) -> None:
         self.paused = True
@@ -287,8 +288,8 @@ class Connection(asyncio.Protocol):
 
     def _refuse(self, answer: bytes) -> None:
         """Say why, once all that came before is answered, and end the connection."""
-        self._deaf = True
-        self._calm()
+        self._done_reading = True
+        self._stop_timer()
         broken = self._reading if self._missing == "body" else None
         if broken is not None and self._waiting and self._waiting[-1] is broken:
             self._waiting.pop()
@@ -307,7 +308,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_begin(self) -> None:
         self._missing = "headers"
-        self._behind = not self._unread
+        self._behind = not self._head_size
 
     def on_url(self, url: bytes) -> None:
         self._url += url
@@ -322,7 +323,7 @@ class Connection(asyncio.Protocol):
 
     def on_headers_complete(self) -> None:
         parser = self._parser
-        if self._deaf or parser.should_upgrade():
+        if self._done_reading or parser.should_upgrade():
             return
         if self._behind and len(self._url) + sum([len(n) + len(v) for n, v in self._headers]) > self._caps.header:
             self._refuse(TOO_LARGE)
@@ -335,7 +336,7 @@ class Connection(asyncio.Protocol):
         if self._expects:
             self._expects, exchange.expects = False, new
         self._url, self._headers = b"", []
-        self._missing, self._unread, self._silent, self._whole_by = "body", 0, 0, math.inf
+        self._missing, self._head_size, self._framing_size, self._whole_by = "body", 0, 0, math.inf
         self._reading = exchange
         if self._current is None:
             self._current = exchange
@@ -344,7 +345,7 @@ class Connection(asyncio.Protocol):
 
     def on_body(self, body: bytes) -> None:
         if self._missing == "body" and self._reading is not None:
-            self._silent = 0
+            self._framing_size = 0
             self._reading.add(body)
 
     def on_message_complete(self) -> None:
@@ -352,7 +353,7 @@ class Connection(asyncio.Protocol):
         if self._missing != "body" or exchange is None:
             return
         self._missing = ""
-        self._calm()
+        self._stop_timer()
         exchange.finish()
         if not exchange.keep:
-            self._deaf = True
+            self._done_reading = True
