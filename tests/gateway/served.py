@@ -193,6 +193,10 @@ class _Seen:
             self._see(message["status"], dict(message["headers"]).get(b"x-request-id", b""))
         await self._send(message)
 
+    @property
+    def blocked(self) -> bool:
+        return bool(self._send.blocked)
+
     async def respond(self, status: int, lines: bytes, body: bytes) -> None:
         self._see(status, lines.partition(b"x-request-id: ")[2].partition(b"\r\n")[0])
         await self._send.respond(status, lines, body)

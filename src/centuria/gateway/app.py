@@ -13,7 +13,7 @@ import secrets
 from collections.abc import Mapping, MutableMapping
 from functools import lru_cache
 from itertools import count
-from typing import Any
+from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
 from centuria.errors import CenturiaError
@@ -42,6 +42,7 @@ from centuria.gateway.web import (
     Scope,
     Send,
     Streaming,
+    WholeSend,
 )
 
 _log = logging.getLogger("centuria.gateway")
@@ -229,11 +230,11 @@ async def _send(answer: Reply | Streaming, request: Request, send: Send) -> None
         headers = _headers(answer, request)
         if isinstance(answer, Streaming):
             await _stream(answer, request, headers, send)
-        elif (respond := getattr(send, "respond", None)) is not None and _FRAMING.isdisjoint(headers):
-            # The house's own server takes it whole; it is asked only where nobody stands between us.
-            if send.blocked:  # type: ignore[attr-defined]  # by what it does not read it holds nothing
+        elif hasattr(send, "respond") and _FRAMING.isdisjoint(headers):  # and nobody stands between us and the server
+            whole = cast(WholeSend, send)
+            if whole.blocked:  # by what it does not read its client holds neither money nor a place
                 await answer.close()
-            await respond(answer.status, _lines(headers), answer.body)
+            await whole.respond(answer.status, _lines(headers), answer.body)
         else:
             if answer.status not in BODILESS:
                 headers["content-length"] = str(len(answer.body))

@@ -31,8 +31,7 @@ from centuria.gateway.problems import Problem, bad_request, not_found
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
-#: The house's own server has `respond(status, lines, body)` beside it: a whole answer in one call, which waits for its
-#: client to read while `blocked`.
+#: That of the house's own server is a `WholeSend`, too.
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Coroutine[Any, Any, None]]
 #: In the scope of a request: its connection, which has `when_lost(call)`: to be called once when it is lost.
@@ -46,6 +45,17 @@ BODILESS = frozenset({204, 304})
 _JSON = "application/json"
 #: Who asks where that was not found out.
 _NOBODY = Key("", "")
+
+
+class WholeSend(Protocol):
+    """Takes a whole answer in one call; `lines` are its headers as they are sent, but for those of the framing."""
+
+    @property
+    def blocked(self) -> bool:
+        """The client does not read what was sent: what is sent next waits for that."""
+        ...
+
+    async def respond(self, status: int, lines: bytes, body: bytes) -> None: ...
 
 
 class Ring(Protocol):

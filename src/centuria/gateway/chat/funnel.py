@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -38,16 +38,16 @@ from centuria.ports import Transport
 
 
 class Answer:
-    """A whole answer, or the beginning of one that streams."""
+    """A whole answer, or the beginning of one that streams. Whoever has it awaits `end`, whatever happens."""
 
-    def __init__(self, attempt: Attempt, attempts: int, more: Mapping[str, str]) -> None:
+    def __init__(self, attempt: Attempt, attempts: int, funnel: Funnel) -> None:
         self._attempt = attempt
+        self._funnel = funnel
         #: An upstream's 205 or 206 would tell the client of a body that is none, or not all; the row has its status.
         self.status = 200
         #: The gateway's name of the model that answered.
         self.model = attempt.model
         self.attempts = attempts
-        self._more = more
 
     @property
     def headers(self) -> dict[str, str]:
@@ -58,7 +58,7 @@ class Answer:
             "x-centuria-deployment": attempt.upstream.deployment.name,
             ATTEMPTS: str(self.attempts),
             "x-centuria-queue-ms": f"{1000 * attempt.queued:.1f}",
-            **self._more,
+            **self._funnel.told(attempt.call.key),
         }
         if not attempt.call.stream and attempt.upstream.deployment.price is not None:
             told[COST] = cost_told(self.cost)
@@ -78,6 +78,10 @@ class Answer:
     def cost(self) -> Pico:
         """In pico-dollars; of a stream at its end."""
         return self._attempt.paid()
+
+    async def end(self) -> None:
+        """Settle it, once, and let go of its upstream."""
+        await self._funnel.end(self._attempt)
 
     def chunks(self) -> AsyncIterator[bytes]:
         """The events of a stream. An error in mid-stream is its last event."""
@@ -136,20 +140,20 @@ class Funnel:
     @asynccontextmanager
     async def ask(self, call: ChatCall) -> AsyncIterator[Answer]:
         """An answer that has begun well. Raises `Problem`, `StoreUnavailable`."""
-        answer, end = await self.open(call)
+        answer = await self.open(call)
         try:
             yield answer
         finally:
-            await end()
+            await answer.end()
 
-    async def open(self, call: ChatCall) -> tuple[Answer, Callable[[], Awaitable[None]]]:
-        """The same without the block: whoever opens it awaits what the second one returns, whatever happens."""
+    async def open(self, call: ChatCall) -> Answer:
+        """The same without the block, for whoever ends it."""
         attempt, attempts = await self._begin(call)
-        return Answer(attempt, attempts, self._told(call)), lambda: self._end(attempt)
+        return Answer(attempt, attempts, self)
 
-    def _told(self, call: ChatCall) -> Mapping[str, str]:
+    def told(self, key: Key) -> Mapping[str, str]:
         """What is told of the key and of the whole gateway."""
-        limits = self.rates.headers(call.key)
+        limits = self.rates.headers(key)
         return {**limits, "x-centuria-rehearsal": "true"} if self._settings.rehearsal else limits
 
     def abort(self) -> None:
@@ -251,7 +255,8 @@ class Funnel:
         first = attempt.begin(patience=self._patience(call))
         return await race(first, after=after, second=second, spare=spare) == 1
 
-    async def _end(self, attempt: Attempt) -> None:
+    async def end(self, attempt: Attempt) -> None:
+        """Settle what `open` began, and give back what its key's limits were charged with and it did not use."""
         try:
             await attempt.end()
         finally:

@@ -41,10 +41,14 @@ class ChatRoutes:
             if self._with_tools is None:
                 raise bad_request("This gateway has no tools.", param="mcp_tools")
             return await self._with_tools(request, question, call)
-        answer, end = await self._funnel.open(call)
-        if call.stream:
-            return Streaming(answer.chunks(), answer.status, answer.headers, end=end)
-        return Reply(answer.body, answer.status, answer.headers, end=end)
+        answer = await self._funnel.open(call)
+        try:
+            if call.stream:
+                return Streaming(answer.chunks(), answer.status, answer.headers, end=answer.end)
+            return Reply(answer.body, answer.status, answer.headers, end=answer.end)
+        except BaseException:
+            await answer.end()
+            raise
 
     async def models(self, request: Request) -> Reply:
         """The models that this key may use."""
