@@ -67,6 +67,24 @@ class StoreSuite:
         await store.add_key(Key("k2", "ada"), digest_of("2"))
         assert [(key.id, key.revoked) for key, _ in await store.keys()] == [("k1", 7.0), ("k2", None)]
 
+    async def test_a_budget_that_is_raised_can_be_leased_and_one_that_is_lowered_cannot(self, store: Store) -> None:
+        await with_key(store, CENT)
+        assert (await store.extend_lease("g", "k1", CENT, CENT)).granted == CENT
+        assert (await store.extend_lease("g", "k1", CENT, CENT)).granted == 0
+        assert await store.change_budget("k1", 3 * CENT)
+        assert (await store.extend_lease("g", "k1", CENT, CENT)).granted == 2 * CENT
+        assert await store.change_budget("k1", CENT)
+        assert await store.extend_lease("g", "k1", 1, 1) == Lease(0, 0)
+        assert [key.budget for key, _ in await store.keys()] == [CENT]
+
+    async def test_only_a_key_that_works_and_has_a_budget_gets_another(self, store: Store) -> None:
+        await with_key(store, None)
+        assert not await store.change_budget("k1", CENT)
+        assert not await store.change_budget("nobody", CENT)
+        await with_key(store, CENT, id="k2")
+        await store.revoke_key("k2", 7.0)
+        assert not await store.change_budget("k2", 2 * CENT)
+
     async def test_a_key_is_revoked_once_and_stays_found(self, store: Store) -> None:
         await with_key(store)
         assert await store.revoke_key("k1", 7.0)

@@ -249,6 +249,18 @@ async def test_while_rows_cannot_be_written_nothing_is_reserved_and_then_it_goes
 
 
 @virtual_clock
+async def test_a_key_whose_budget_is_raised_goes_on_within_a_second() -> None:
+    store = MemoryStore()
+    key = await with_key(store, CENT)
+    async with open_books(store) as books:
+        books.settle(await books.reserve(key, CENT, patience=1), attempt("r1", "k1", CENT))
+        assert "have its budget raised" in (await refused(books, key, CENT)).remedy
+        assert await store.change_budget("k1", 2 * CENT)
+        await asyncio.sleep(1)
+        books.release(await books.reserve(key, CENT, patience=1))
+
+
+@virtual_clock
 async def test_a_lease_that_cannot_be_had_fails_those_who_need_it_and_nobody_later() -> None:
     store = MemoryStore()
     key = await with_key(store)

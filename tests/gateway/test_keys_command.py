@@ -181,6 +181,24 @@ def test_the_store_is_the_one_that_the_gateways_file_names(command: Command) -> 
     assert [line["name"] for line in command.lines("keys", "list", "--store", str(folder / "keys.db"))] == ["ada"]
 
 
+def test_a_budget_is_changed_for_a_key_that_works_and_has_one(command: Command) -> None:
+    command.run("keys", "add", "ada", "--budget", "5")
+    command.run("keys", "add", "free")
+    _, said = command.run("keys", "budget", "ada", "7.50")
+    assert "the budget of ada is $7.50: $0.00 spent, $0.00 held" in said
+    assert "$7.50 left" in said
+    assert [line["budget_usd"] for line in command.lines("keys", "list")] == [7.5, None]
+    _, said = command.run("keys", "budget", "free", "1", code=2)
+    assert "has no budget" in said and "keys add NAME --budget" in said
+    _, said = command.run("keys", "budget", "nobody", "1", code=2)
+    assert "There is no key called 'nobody'" in said
+    _, said = command.run("keys", "budget", "ada", "none", code=2)
+    assert "cannot be taken away" in said
+    command.run("keys", "revoke", "ada")
+    _, said = command.run("keys", "budget", "ada", "1", code=2)
+    assert "There is no key called 'ada'" in said
+
+
 def test_keys_are_made_and_revoked_while_a_gateway_works(command: Command) -> None:
     command.run("keys", "add", "ada")
 

@@ -18,8 +18,9 @@ def add_keys_and_usage(commands: Commands, add: Add, budget: Callable[[str], flo
         commands,
         "keys",
         "keys:list_keys",
-        "make, list and revoke the keys of a gateway",
-        "centuria keys add ada --budget 20 --rpm 600\n  centuria keys list\n  centuria keys revoke ada",
+        "make, list, raise the budget of and revoke the keys of a gateway",
+        "centuria keys add ada --budget 20 --rpm 600\n  centuria keys list\n  centuria keys budget ada 30\n"
+        "  centuria keys revoke ada",
     )
     actions = keys.add_subparsers(metavar="ACTION", required=True)
     _add_key(actions, add, budget)
@@ -28,6 +29,16 @@ def add_keys_and_usage(commands: Commands, add: Add, budget: Callable[[str], flo
     )
     _where(listing)
     listing.add_argument("--json", action="store_true", help="as JSON lines")
+    change = add(
+        actions,
+        "budget",
+        "keys:change_budget",
+        "change the budget of a key that has one, for its whole life; a gateway that works knows it within a second",
+        "centuria keys budget ada 30",
+    )
+    change.add_argument("name", metavar="NAME", help="its name (see: centuria keys list)")
+    change.add_argument("budget", metavar="DOLLARS", type=budget, help="with all that it has spent so far")
+    _where(change)
     revoke = add(
         actions,
         "revoke",

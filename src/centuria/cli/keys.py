@@ -1,4 +1,4 @@
-"""keys add, list and revoke: who may use a gateway. They work beside one that serves, and before there is any."""
+"""keys add, list, budget, revoke: who may use a gateway. They work beside one that serves, or before there is any."""
 
 from __future__ import annotations
 
@@ -94,6 +94,36 @@ def revoke(options: argparse.Namespace) -> int:
 
     asyncio.run(work())
     print(f"centuria: {options.name} is revoked; within 30 seconds no gateway takes it any more", file=sys.stderr)
+    return 0
+
+
+def change_budget(options: argparse.Namespace) -> int:
+    """`centuria keys budget`."""
+    budget = _budget(options.budget)
+    if budget is None:
+        raise ConfigurationError("A budget cannot be taken away.", remedy="Make another key: centuria keys add NAME")
+
+    async def work() -> Balance:
+        async with opened(options) as store:
+            found = [(key, balance) for key, balance in await store.keys() if key.name == options.name]
+            working = [(key, balance) for key, balance in found if key.revoked is None]
+            if not working:
+                raise no_key(options.name)
+            key, balance = working[0]
+            if not await store.change_budget(key.id, budget):
+                raise ConfigurationError(
+                    f"The key {clean(options.name)} has no budget.",
+                    remedy="Make another one that has: centuria keys add NAME --budget DOLLARS",
+                )
+            return balance
+
+    taken = asyncio.run(work())
+    left = max(0, budget - taken.spent - taken.held - taken.leased)
+    print(
+        f"centuria: the budget of {options.name} is {dollars(budget)}: {dollars(taken.spent)} spent, "
+        f"{dollars(taken.held)} held, {dollars(taken.leased)} leased by gateways that work, {dollars(left)} left",
+        file=sys.stderr,
+    )
     return 0
 
 

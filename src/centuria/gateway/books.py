@@ -315,7 +315,7 @@ def _exceeded(desk: _Desk, amount: Pico) -> BudgetExceeded:
         f"The key {desk.key.name} has ${left / DOLLAR:.6f} of its budget left, this may cost ${amount / DOLLAR:.6f}.",
         affordable=left,
         node=desk.key.name,
-        remedy="Ask for fewer tokens or a cheaper model, or use a key with a larger budget.",
+        remedy="Ask for fewer tokens or a cheaper model, or have its budget raised.",
     )
 
 

@@ -133,6 +133,11 @@ class Store(Protocol):
         """False where there is no such key, or it was revoked before."""
         ...
 
+    async def change_budget(self, id: str, budget: Pico) -> bool:
+        """Less than what is spent, held and leased of it leaves nothing. False where no key that works has a budget by
+        this id: one that has none gets none, for a gateway may be spending of it without a lease."""
+        ...
+
     async def start(self, gateway: str) -> None:
         """This gateway begins, under an id that no process had before: what gateways that are no more leased is held.
 

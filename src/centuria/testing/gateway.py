@@ -68,6 +68,14 @@ class MemoryStore:
         self._keys[id] = replace(key, revoked=at)
         return True
 
+    async def change_budget(self, id: str, budget: Pico) -> bool:
+        await self._ready()
+        key = self._keys.get(id)
+        if key is None or key.revoked is not None or key.budget is None:
+            return False
+        self._keys[id] = replace(key, budget=budget)
+        return True
+
     async def start(self, gateway: str) -> None:
         await self._ready()
         for other in {owner for owner, _ in self._leases}:

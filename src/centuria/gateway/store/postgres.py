@@ -111,6 +111,11 @@ class PostgresStore:
         sql = "UPDATE centuria.keys SET revoked = $2 WHERE id = $1 AND revoked IS NULL RETURNING id"
         return bool(await self._rows(sql, id, at))
 
+    async def change_budget(self, id: str, budget: Pico) -> bool:
+        which = "id = $1 AND budget IS NOT NULL AND revoked IS NULL"
+        sql = f"UPDATE centuria.keys SET budget = $2 WHERE {which} RETURNING id"  # noqa: S608
+        return bool(await self._rows(sql, id, budget))
+
     # -- leases: whoever changes one locks its key first ---------------------------------------------------------------
 
     async def start(self, gateway: str) -> None:

@@ -91,6 +91,10 @@ class SqliteStore:
     async def revoke_key(self, id: str, at: float) -> bool:
         return await self._writer.count("UPDATE keys SET revoked = ? WHERE id = ? AND revoked IS NULL", at, id) > 0
 
+    async def change_budget(self, id: str, budget: Pico) -> bool:
+        sql = "UPDATE keys SET budget = ? WHERE id = ? AND budget IS NOT NULL AND revoked IS NULL"
+        return await self._writer.count(sql, budget, id) > 0
+
     # -- leases -------------------------------------------------------------------------------------------------------
 
     async def start(self, gateway: str) -> None:
