@@ -7,13 +7,14 @@ import gc
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from socket import socket
 from typing import Any
 
 from centuria.config import ModelChoice, NoKey, resolve
 from centuria.gateway.exposure import check_exposure
+from centuria.gateway.ports import Key
 from centuria.gateway.reading import read_gateway
 from centuria.gateway.server import listen
 from centuria.gateway.service import Gateway
@@ -54,12 +55,7 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
     async with Gateway(settings, transport=transport) as gateway:
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        keys = await gateway.store.keys()
-        who = (
-            f"{len(keys)} key{'s' if len(keys) > 1 else ''}"
-            if keys
-            else "no keys yet, so this machine alone may use it (centuria keys add NAME)"
-        )
+        who = _who([key for key, _ in await gateway.store.keys()])
 
         def serving() -> None:
             _say(f"the gateway is at http://{shown}:{port} (API: /v1, MCP: /mcp, page: /); {who}")
@@ -69,8 +65,25 @@ async def _serve(settings: GatewaySettings, transport: Transport | None, listene
                 if not state.up:
                     _say(told(state))
 
+        def stopping() -> None:
+            _say("the gateway ends")
+            under_way = gateway.funnel.in_flight()
+            if under_way:
+                patience = f"{settings.caps.grace:g} s (`grace`); another signal ends them at once"
+                _say(f"requests under way: {under_way}, which have up to {patience}")
+
         _settle_memory()
-        await gateway.serve(listener, serving=serving, stopping=lambda: _say("the gateway ends"))
+        await gateway.serve(listener, serving=serving, stopping=stopping)
+
+
+def _who(keys: Sequence[Key]) -> str:
+    """Who may use the gateway."""
+    working = sum(key.revoked is None for key in keys)
+    if working:
+        return f"{working} key{'s' if working > 1 else ''}"
+    if keys:
+        return "all keys are revoked, so nobody may use it (centuria keys add NAME)"
+    return "no keys yet, so this machine alone may use it (centuria keys add NAME)"
 
 
 def _say(text: str) -> None:

@@ -53,6 +53,14 @@ def test_a_server_that_goes_down_and_comes_up_is_logged_once_each(caplog: pytest
     assert len(said) == 2 and "broken is not up: It has ended." in said[0] and "broken is up, with 2 tools" in said[1]
 
 
+async def test_that_a_gateway_ends_is_no_outage(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    files = ToolServer("files", "files", builtin="file_read", options={"roots": [str(tmp_path)]}, required=True)
+    async with gateway_of(None, files) as call:
+        listed = (await call("GET", "/v1/mcp/tools")).body
+        assert listed["data"] and not listed.get("unavailable")
+    assert not [record for record in caplog.records if "is not up" in record.getMessage()]
+
+
 async def test_the_command_says_at_its_start_which_server_is_down_and_is_ready_all_the_same(tmp_path: Path) -> None:
     more = '\n[tools.broken]\ncommand = "/no/such/program"\n'
     async with FakeUpstream() as upstream, command(tmp_path, upstream, 1.0, more=more) as served:

@@ -111,6 +111,7 @@ class ToolService:
             if isinstance(host, McpToolHost):
                 self._outages = Outages(host.servers())
                 host.on_change = self._changed
+                stack.callback(setattr, host, "on_change", self._calls.server_changed)  # that it ends is no outage
             self._stack = stack.pop_all()
         return self
 
