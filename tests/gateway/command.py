@@ -63,7 +63,7 @@ async def command(
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-c", "import sys; from centuria.cli import main; sys.exit(main())",
         "serve", "--config", str(folder / "gateway.toml"), *flags,
-        stderr=asyncio.subprocess.PIPE, env={**os.environ, "UPSTREAM_KEY": "sk-abcdef0123456789"},
+        stderr=asyncio.subprocess.PIPE, env={**os.environ, "UPSTREAM_KEY": "sk-abcdef0123456789"}, cwd=folder,
     )  # fmt: skip
     assert process.stderr is not None
     try:
