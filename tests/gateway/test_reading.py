@@ -37,3 +37,9 @@ def test_a_limit_by_another_name_is_refused_with_those_that_there_are(tmp_path: 
     with pytest.raises(JobError, match="limit_field") as caught:
         model(tmp_path, 'limit_field = "max_output"')
     assert "max_completion_tokens" in f"{caught.value} {caught.value.remedy}"
+
+
+def test_a_slip_in_a_model_is_told_with_the_model_that_it_is_in(tmp_path: Path) -> None:
+    with pytest.raises(JobError) as caught:
+        model(tmp_path, 'base_url = "http://127.0.0.1:9/v1"\n[[model]]\nname = "n"\nprovidr = "openai"')
+    assert "[[model]] number 2" in f"{caught.value} {caught.value.remedy}"

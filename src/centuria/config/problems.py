@@ -59,20 +59,21 @@ class Problems:
 
 
 def where(location: Sequence[int | str]) -> str:
-    """A place in the job file as its reader sees it: `[limits] agents`, `[[task]] number 2, needs, item 1`."""
+    """A place in a file as its reader sees it: `[limits] agents`, `[[task]] number 2, needs, item 1`."""
     parts = [part for part in location if part != "[key]"]
     if not parts:
         return "the file"
     table, rest = f"[{parts[0]}]", parts[1:]
-    if parts[0] == "task":
+    listed = parts[0] == "task" or (parts[0] == "model" and len(parts) > 1 and isinstance(parts[1], int))
+    if listed:
         number, rest = (parts[1], parts[2:]) if len(parts) > 1 else (0, [])
-        table = f"[[task]] number {int(number) + 1}" if isinstance(number, int) else "[[task]]"
+        table = f"[[{parts[0]}]] number {int(number) + 1}" if isinstance(number, int) else f"[[{parts[0]}]]"
     elif parts[0] in ("tools", "prices") and len(parts) > 1:
         name = str(parts[1])
         bare = name.replace("-", "").replace("_", "").isalnum() and name.isascii()
         table, rest = f"[{parts[0]}.{name}]" if bare else f'[{parts[0]}."{name}"]', parts[2:]
     keys = [f"item {part + 1}" if isinstance(part, int) else str(part) for part in rest]
-    joint = ", " if parts[0] == "task" and keys else " "
+    joint = ", " if listed and keys else " "
     return f"{table}{joint}{', '.join(keys)}".strip()
 
 

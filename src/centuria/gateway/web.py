@@ -204,7 +204,7 @@ class Router:
                 if parts is not None:
                     found.setdefault(route.method, (route, parts))
         if not found:
-            raise not_found(_NOT_OURS if _others(path) else _NOTHING)
+            raise not_found(_NOT_OURS if _others(path) else _NOTHING, remedy="See /docs for all that there is.")
         route_and_parts = found.get(method) or (found.get("GET") if method == "HEAD" else None)
         if route_and_parts is None:
             allowed = ", ".join(sorted(found.keys() | ({"HEAD"} if "GET" in found else set())))

@@ -49,6 +49,7 @@ async def test_thirty_wrong_keys_in_a_minute_close_the_sign_in_for_their_address
     for key in ("ck-wrong", ALICE_TOKEN):
         answer = await gateway.ask("POST", "/session", {"key": key})
         assert (answer.status, answer.headers["retry-after"]) == (429, "40")
+        assert b"Wait 40 seconds" in answer.body
     assert (await gateway.ask("POST", "/session", {"key": ALICE_TOKEN}, client="192.0.2.1")).status == 200
     gateway.now += 40
     assert (await gateway.ask("POST", "/session", {"key": ALICE_TOKEN})).status == 200

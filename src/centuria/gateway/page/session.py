@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -191,7 +192,8 @@ class SignIn:
         """The key, if there is one: none is looked for where too many were wrong. Raises `Problem` (429)."""
         wait = self._guesses.begin(place, self._clock())
         if wait > 0:
-            raise rate_limited("Too many wrong keys came from this address.", wait)
+            remedy = f"Wait {math.ceil(wait)} seconds, and enter a key that `centuria keys add` made."
+            raise rate_limited("Too many wrong keys came from this address.", wait, remedy=remedy)
         wrong = False
         try:
             key = await self._keys.of_digest(digest)
