@@ -82,8 +82,8 @@ async def window(url: str, *, wide: int = 1440, high: int = 1000, dark: bool = F
             page.on("pageerror", lambda error: one.wrong.append(f"raised: {error}"))
             page.on("request", lambda asked: _note(one, asked.url))
             yield one
-            assert one.wrong == []
-            assert one.foreign == []
+            assert one.wrong == [], one.wrong
+            assert one.foreign == [], one.foreign
         finally:
             await browser.close()
 
