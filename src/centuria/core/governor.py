@@ -137,7 +137,7 @@ class Governor:
         """
         if ticket in self._sent:
             raise ValueError(f"ticket {ticket} was admitted already")
-        facts = [] if self._gate.until is None else self._all(*self._gate.opening(self.model, now))
+        facts = self._all(*self._gate.opening(self.model, now))
         if self.delay(tokens, now) is None:
             self._admitted(ticket, max(0, tokens), now)
         return facts
@@ -172,9 +172,7 @@ class Governor:
         self._ended(ticket, sent.tokens if tokens is None else max(0, tokens), now)
         if sent.burst == self._burst:
             self._aimd.answered()
-        if self._aimd.full:
-            facts += self._limit(self._aimd.grown())
-        return facts
+        return facts + self._limit(self._aimd.grown())
 
     def refused(self, ticket: int, error: ModelError, stated: Stated, *, now: float, dice: float) -> list[Fact]:
         """There is no answer. What follows for the others depends on `verdict(error)`."""

@@ -85,8 +85,6 @@ def cost(price: Price, usage: Usage) -> Pico:
 
 def worst(price: Price, prompt_tokens: int, max_output: int) -> Pico:
     """The most that a call can cost with at most so many tokens, at the dearest tier that it can reach."""
-    if not price.tiers:
-        return prompt_tokens * price.dearest_input() + max_output * price.output
     reachable = [price, *(tier for start, tier in price.tiers if prompt_tokens > start)]
     return max(prompt_tokens * tier.dearest_input() + max_output * tier.output for tier in reachable)
 

@@ -60,7 +60,7 @@ class Bucket:
     # Changing.
 
     def take(self, amount: float, now: float) -> None:
-        self._set(self.level_at(now) - (amount if amount < self.limit else self.limit), now)
+        self._set(self.level_at(now) - min(amount, self.limit), now)
 
     def give_back(self, taken: float, used: float, now: float) -> None:
         """Of what was taken, only this much was used."""
@@ -171,8 +171,7 @@ class Rates:
     def try_take(self, tokens: int, now: float) -> bool:
         """Take this much, if it may go now. Of the buckets alone: what an upstream says of its window is not asked."""
         for name, bucket in self.buckets.items():
-            amount = 1 if name == "requests" else tokens
-            if bucket.level_at(now) < (amount if amount < bucket.burst else bucket.burst):
+            if bucket.level_at(now) < min(_amount(name, tokens), bucket.burst):
                 return False
         self.take(tokens, now)
         return True

@@ -86,9 +86,9 @@ def check(fields: dict[str, Any]) -> Question:
         models=models,
         fields=fields,
         stream=bool(stream),
-        wants_usage="stream_options" in fields and _wants_usage(fields),
+        wants_usage=_wants_usage(fields),
         max_tokens=_max_tokens(fields),
-        answers=(_count(fields, "n", _CHOICES) or 1) if "n" in fields else 1,
+        answers=_count(fields, "n", _CHOICES) or 1,
         others=others,
         wholes=wholes,
         mcp_tools=None if tools is None else _names(tools, "mcp_tools", 128),
@@ -118,7 +118,7 @@ def _models(model: Any, models: Any) -> tuple[str, ...]:
     for name in names:
         if not isinstance(name, str) or not name or len(name) > _NAME:
             raise bad_request("`model` must be the name of a model.", param="model", remedy="See GET /v1/models.")
-    return (names[0],) if len(names) == 1 else tuple(dict.fromkeys(names))
+    return tuple(dict.fromkeys(names))
 
 
 def _wants_usage(fields: Mapping[str, Any]) -> bool:

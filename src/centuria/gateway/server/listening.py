@@ -92,13 +92,14 @@ async def _quiet(traffic: Traffic) -> None:
 
 
 async def _first_of(*several: Coroutine[Any, Any, object]) -> None:
-    """Until one of them has ended; the others are cancelled."""
+    """Until one of them has ended; the others are cancelled, and over when this returns."""
     tasks = [asyncio.ensure_future(each) for each in several]
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
+        await asyncio.wait(tasks)
 
 
 @contextlib.contextmanager
